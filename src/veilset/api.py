@@ -1,0 +1,106 @@
+"""The Python interface: `plan` and `fit` on images in memory, one to one with the command line."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from veilset.data import suggest_declared_size
+from veilset.data.spec import ImageSet, ImageSpec
+from veilset.errors import ConfigError
+from veilset.methods.base import Progress, PublicFacts, nearest
+from veilset.methods.plan import Accounting, Plan, make_plan
+from veilset.model import Model
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.run import execute
+
+
+def plan(
+    spec: ImageSpec,
+    *,
+    method: str,
+    epsilon: float | None,
+    declared_size: int,
+    delta: float = 1e-5,
+    adjacency: Adjacency | str = Adjacency.ADD_REMOVE,
+    unit: Unit | str = Unit.RECORD,
+    images_per_user: int | None = None,
+    accounting: Accounting = "proven",
+    seed: int = 0,
+    **settings: Any,
+) -> Plan:
+    """What a fit would release and cost. Needs no image, only public facts.
+
+    Args:
+        declared_size: a public, rounded number of images; the exact one is private.
+        settings: options of the method, see `veilset methods NAME`.
+    """
+    facts = PublicFacts(
+        spec=spec,
+        declared_size=declared_size,
+        adjacency=as_choice(Adjacency, adjacency, "adjacency"),
+        unit=as_choice(Unit, unit, "unit"),
+        rows_per_user=images_per_user,
+    )
+    return make_plan(method, facts, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings, seed=seed)
+
+
+def fit(
+    images: ImageSet,
+    *,
+    method: str,
+    epsilon: float | None = None,
+    out: str | Path | None = None,
+    declared_size: int | None = None,
+    device: torch.device | str = "auto",
+    progress: Progress = lambda *_: None,
+    allow_published_accounting: bool = False,
+    **options: Any,
+) -> Model:
+    """Trains a private generator on `images` and returns it with its claim.
+
+    Args:
+        epsilon: the budget of this run; it has no default.
+        out: run folder to write; without it the run lives in a temporary folder until `model.save`.
+        declared_size: public size of the collection; by default the exact one, rounded, which you thereby declare.
+        options: everything `veilset.plan` takes, and the method's own options.
+    """
+    chosen = plan(
+        images.spec,
+        method=method,
+        epsilon=epsilon,
+        declared_size=declared_size or suggest_declared_size(len(images)),
+        **options,
+    )
+    temporary = None if out is not None else tempfile.TemporaryDirectory(prefix="veilset-")
+    path = Path(out) if out is not None else Path(str(temporary and temporary.name)) / "run"
+    model = execute(
+        images,
+        chosen,
+        path,
+        device=pick_device(device),
+        progress=progress,
+        allow_published=allow_published_accounting,
+    )
+    if temporary is not None:
+        weakref.finalize(model, temporary.cleanup)
+    return model
+
+
+def pick_device(device: torch.device | str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def as_choice(kind: type[Adjacency] | type[Unit], value: str, name: str) -> Any:
+    """`value` as a member of `kind`, or an error that names the members."""
+    try:
+        return kind(value)
+    except ValueError as error:
+        choices = [member.value for member in kind]
+        raise ConfigError(f"{name} {' or '.join(choices)}", f"{value!r}", nearest(str(value), choices)) from error

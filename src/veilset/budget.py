@@ -1,0 +1,160 @@
+"""One budget per data set, over all runs.
+
+The data set is known by an id kept beside it, not by its path or a hash of its bytes: adding a photo does not start a
+new budget. The account itself lies in the owner's vault (`$VEILSET_HOME`, by default `~/.veilset`). A plan reserves, a
+finished fit settles for what its ledger says; what is never settled stays charged as reserved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from veilset.errors import BudgetExceeded, ConfigError, MixedAdjacency
+from veilset.files import read_json, write_atomically
+from veilset.privacy.accounting import price
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.events import Composed, Event, from_json, to_json
+from veilset.privacy.gaussian import check_target
+from veilset.privacy.ledger import ChainedFile
+from veilset.privacy.noise import NoiseSource
+
+
+@dataclass(frozen=True)
+class BudgetStatus:
+    """Where an account stands. All epsilons compose every run so far, at the account's delta."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    unit: Unit
+    epsilon_charged: float
+    runs_settled: int
+    runs_unsettled: int
+
+    @property
+    def epsilon_left(self) -> float:
+        """Roughly what a further single run could claim: epsilons do not add exactly, composition is priced anew."""
+        return max(self.epsilon - self.epsilon_charged, 0.0)
+
+
+class DatasetBudget:
+    """The account of one data set."""
+
+    def __init__(self, account: Path) -> None:
+        self._account = account
+        self._terms = self._entries()[0]["open"]
+        self.epsilon, self.delta = float(self._terms["epsilon"]), float(self._terms["delta"])
+        self.adjacency, self.unit = Adjacency(self._terms["adjacency"]), Unit(self._terms["unit"])
+
+    @classmethod
+    def create(cls, data: Path, *, epsilon: float, delta: float, adjacency: Adjacency, unit: Unit) -> DatasetBudget:
+        check_target(epsilon, delta)
+        marker = _marker(data)
+        if marker.exists():
+            raise ConfigError("a data set without a budget", f"{marker} exists", "`veilset budget show` prints it.")
+        identity = secrets.token_hex(16)
+        folder = _home() / identity
+        folder.mkdir(parents=True, mode=0o700)
+        write_atomically(folder / "shard.key", NoiseSource().key_bytes(), mode=0o600)
+        file = ChainedFile(folder / "budget.jsonl", create=True)
+        file.append({"open": {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "unit": unit}})
+        file.unlock()
+        marker.parent.mkdir(exist_ok=True)
+        write_atomically(marker, json.dumps({"dataset": identity}).encode())
+        return cls(folder / "budget.jsonl")
+
+    @classmethod
+    def find(cls, data: Path) -> DatasetBudget | None:
+        """The account of the data set at `data`, or None if it has no budget."""
+        marker = _marker(data)
+        if not marker.exists():
+            return None
+        identity = str(read_json(marker, "a data set id").get("dataset"))
+        account = _home() / identity / "budget.jsonl"
+        if not (identity.isalnum() and account.is_file()):
+            raise ConfigError(
+                f"the account of this data set in {_home()}",
+                "it is not there",
+                "Set VEILSET_HOME to the vault where the budget was made, or copy that vault here.",
+            )
+        return cls(account)
+
+    @property
+    def shard_key(self) -> bytes:
+        return (self._account.parent / "shard.key").read_bytes()
+
+    def reserve(self, planned: Event, *, adjacency: Adjacency, unit: Unit) -> str:
+        """Charges a plan in full before anything is spent; returns the name to settle it by.
+
+        Raises: BudgetExceeded if all runs together would cost more than the budget; nothing is charged then.
+        """
+        if (adjacency, unit) != (self.adjacency, self.unit):
+            raise MixedAdjacency(
+                f"a plan for {self.adjacency} of one {self.unit}, like the budget",
+                f"{adjacency} of one {unit}",
+                "Use the budget's adjacency and unit; their epsilons cannot be added to others.",
+            )
+        file = ChainedFile(self._account, create=False)
+        try:
+            before = self._price(self._charged(file.entries).values())
+            after = self._price([*self._charged(file.entries).values(), planned])
+            if after > self.epsilon:
+                raise BudgetExceeded(
+                    f"at most epsilon {self.epsilon:.4g} at delta {self.delta:g} over all runs on this data",
+                    f"{before:.4g} already charged, {after:.4g} with this plan",
+                    "Nothing was charged. Plan a smaller epsilon; `veilset budget show` lists what is charged.",
+                )
+            name = secrets.token_hex(8)
+            file.append({"reserve": name, "of": to_json(planned)})
+        finally:
+            file.unlock()
+        return name
+
+    def settle(self, name: str, spent: Event) -> None:
+        """Replaces a reservation by what a closed ledger says was spent."""
+        file = ChainedFile(self._account, create=False)
+        try:
+            file.append({"settle": name, "of": to_json(spent)})
+        finally:
+            file.unlock()
+
+    def status(self) -> BudgetStatus:
+        entries = self._entries()
+        charged = self._charged(entries)
+        settled = len({entry["settle"] for entry in entries if "settle" in entry})
+        spent = self._price(charged.values())
+        return BudgetStatus(self.epsilon, self.delta, self.adjacency, self.unit, spent, settled, len(charged) - settled)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        file = ChainedFile(self._account, create=False)
+        file.unlock()
+        return file.entries
+
+    @staticmethod
+    def _charged(entries: list[dict[str, Any]]) -> dict[str, Event]:
+        charged: dict[str, Event] = {}
+        for entry in entries:
+            name = entry.get("reserve", entry.get("settle"))
+            if name is not None:
+                charged[str(name)] = from_json(entry["of"])
+        return charged
+
+    def _price(self, events: Iterable[Event]) -> float:
+        return price(Composed(tuple(events)), self.delta, self.adjacency).epsilon
+
+
+def _home() -> Path:
+    return Path(os.environ.get("VEILSET_HOME") or Path.home() / ".veilset")
+
+
+def _marker(data: Path) -> Path:
+    """Inside a folder, so that it moves with it; beside a file."""
+    if not data.exists():
+        raise ConfigError(f"images at {data}", "nothing", "Check the path.")
+    return data / ".veilset" / "dataset.json" if data.is_dir() else data.with_name(f"{data.name}.veilset.json")

@@ -1,0 +1,27 @@
+"""Reading, describing, splitting and writing labelled image collections."""
+
+from veilset.data.declared import suggest_declared_size
+from veilset.data.known import KNOWN
+from veilset.data.load import inspect, load
+from veilset.data.shards import assign_shards, record_ids
+from veilset.data.spec import ImageSet, ImageSpec, Source, to_bytes, to_unit_range
+from veilset.data.write import write_folder, write_npz
+
+KNOWN_NAMES = tuple(KNOWN)
+"""Names of public data sets that `load` accepts in place of a path."""
+
+__all__ = [
+    "KNOWN_NAMES",
+    "ImageSet",
+    "ImageSpec",
+    "Source",
+    "assign_shards",
+    "inspect",
+    "load",
+    "record_ids",
+    "suggest_declared_size",
+    "to_bytes",
+    "to_unit_range",
+    "write_folder",
+    "write_npz",
+]

@@ -1,0 +1,158 @@
+"""Collections that come as one array: numpy arrays, torch tensors, and the npz and idx files that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilset.data.fitting import Header, Target, array_to_image, fit_image, resolve_target
+from veilset.data.labels import check_lengths, repeated_ids, resolve_labels, text_column
+from veilset.data.options import ReadOptions
+from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.untrusted import untrusted
+from veilset.errors import DataError
+
+_CHUNK = 1024
+"""Images converted at a time, so that float input needs no second full-size float copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayColumns:
+    """What an array reader found. Pixels are read only on demand, so that looking at a file stays cheap."""
+
+    shape: tuple[int, ...]
+    read_images: Callable[[], Any]
+    labels: Any
+    ids: Any = None
+    users: Any = None
+    class_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ArrayCollection:
+    """Images of one common shape in one array: (N, H, W), (N, H, W, C) or (N, C, H, W)."""
+
+    columns: ArrayColumns
+    options: ReadOptions
+
+    def __len__(self) -> int:
+        return self.columns.shape[0]
+
+    def spec(self) -> ImageSpec:
+        return self._spec(self._target(), self._labels()[1])
+
+    def read(self) -> ImageSet:
+        target = self._target()
+        labels, names = self._labels()
+        spec = self._spec(target, names)
+        given, stored = self.options, self.columns
+        ids = text_column(stored.ids if given.ids is None else given.ids, "ids")
+        users = text_column(stored.users if given.users is None else given.users, "users")
+        check_lengths(len(self), (("ids", ids), ("users", users)))
+        return ImageSet(
+            spec=spec,
+            pixels=self._pixels(target),
+            labels=labels,
+            ids=ids,
+            users=users,
+            source=given.source,
+            warnings=repeated_ids(ids),
+        )
+
+    def _target(self) -> Target:
+        target = resolve_target([("the array", header_of_shape(self.columns.shape))], self.options)
+        assert target is not None
+        return target
+
+    def _labels(self) -> tuple[Tensor, tuple[str, ...]]:
+        labels, names = resolve_labels(self.columns.labels, self.options.class_names or self.columns.class_names)
+        check_lengths(len(self), (("labels", labels),))
+        return labels, names
+
+    def _spec(self, target: Target, names: tuple[str, ...]) -> ImageSpec:
+        return ImageSpec(height=target.height, width=target.width, channels=target.channels, class_names=names)
+
+    def _pixels(self, target: Target) -> Tensor:
+        images = self.columns.read_images()
+        pixels = torch.zeros((len(self), target.channels, target.height, target.width), dtype=torch.uint8)
+        for start in range(0, len(self), _CHUNK):
+            rows = slice(start, min(start + _CHUNK, len(self)))
+            with untrusted("an array of pixels", type(images).__name__, "Convert it to a plain array."):
+                pixels.numpy()[rows] = _fitted(channels_first(to_uint8(images[rows])), target)
+            self.options.report(rows.stop, len(self))
+        return pixels
+
+
+def header_of_shape(shape: tuple[int, ...]) -> Header:
+    """The shape of one image in an array of images."""
+    if len(shape) not in (3, 4) or 0 in shape:
+        raise DataError(
+            "images as (N, H, W), (N, H, W, C) or (N, C, H, W)", f"shape {shape}", "Reshape the array, or add images."
+        )
+    if len(shape) == 3:
+        return Header(shape[1], shape[2], 1)
+    if _channel_axis(shape) == 3:
+        return Header(shape[1], shape[2], shape[3])
+    return Header(shape[2], shape[3], shape[1])
+
+
+def _channel_axis(shape: tuple[int, ...]) -> int:
+    axes = [axis for axis in (1, 3) if shape[axis] in (1, 3)]
+    if len(axes) != 1:
+        raise DataError(
+            "one axis of 1 or 3 channels, second or last",
+            f"shape {shape}",
+            "Convert to grey or RGB and to (N, H, W, C) or (N, C, H, W).",
+        )
+    return axes[0]
+
+
+def channels_first(images: np.ndarray) -> np.ndarray:
+    """Any accepted layout as (N, C, H, W)."""
+    if images.ndim == 3:
+        return images[:, None]
+    return images.transpose(0, 3, 1, 2) if _channel_axis(images.shape) == 3 else images
+
+
+def to_uint8(images: Any) -> np.ndarray:
+    """uint8 as it is, floats in [0, 1] times 255; everything else is refused rather than guessed."""
+    if isinstance(images, Tensor):
+        images = images.detach().cpu()
+        images = (images.float() if images.is_floating_point() else images).numpy()
+    array = np.asarray(images)
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype.kind != "f":
+        raise DataError(
+            "uint8 images, or floats in [0, 1]",
+            f"type {array.dtype}",
+            "Convert them, for example with images.astype('uint8') if the values are 0 to 255.",
+        )
+    if not np.isfinite(array).all():
+        raise DataError("finite pixel values", "NaN or infinity", "Repair or remove those images.")
+    if array.size and (array.min() < 0 or array.max() > 1):
+        raise DataError(
+            "float pixels in [0, 1]",
+            "values outside of it",
+            "Divide by the constant 255, or map [-1, 1] with (x + 1) / 2; never scale by the data's own range.",
+        )
+    return np.rint(array.astype(np.float32) * 255).astype(np.uint8)
+
+
+def _fitted(images: np.ndarray, target: Target) -> np.ndarray:
+    if images.shape[1:] == (target.channels, target.height, target.width):
+        return images
+    return np.stack([fit_image(array_to_image(image), target) for image in images])
+
+
+def open_arrays(images: Any, labels: Any, options: ReadOptions) -> ArrayCollection:
+    """A numpy array or torch tensor of images with its labels."""
+    if labels is None:
+        raise DataError("labels beside an array of images", "none", "Pass labels=...; for a single class pass zeros.")
+    columns = ArrayColumns(shape=tuple(images.shape), read_images=lambda: images, labels=labels)
+    return ArrayCollection(columns, options)

@@ -1,0 +1,119 @@
+"""Reader for a CSV or JSON-lines manifest with the columns path, label and optionally id and user."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from veilset.data.files import Entry, FileCollection
+from veilset.data.labels import resolve_labels
+from veilset.data.options import ReadOptions
+from veilset.data.untrusted import check_inside, untrusted
+from veilset.errors import ConfigError, DataError
+
+MANIFEST_SUFFIXES = frozenset({".csv", ".jsonl"})
+MAX_FIELD = 1000
+"""Characters per field; one huge label would otherwise be multiplied by the number of rows."""
+
+_REQUIRED = ("path", "label")
+_OPTIONAL = ("id", "user")
+
+Row = dict[str, str]
+
+
+def open_manifest(path: Path, options: ReadOptions) -> FileCollection:
+    """Lists the images a manifest names. Paths are relative to the manifest and must stay below its folder."""
+    if options.split != "train":
+        raise ConfigError(
+            "no split beside a manifest, which is one collection", f"{options.split!r}", "Write one manifest per split."
+        )
+    rows = list(_rows(path))
+    if not rows:
+        raise DataError("at least one row in the manifest", f"none in {path}", "Add one row per image.")
+    _check_columns_agree(path, rows)
+    labels, names = resolve_labels([row["label"] for _, row in rows], options.class_names)
+    root = path.parent
+    entries = []
+    for (line, row), label in zip(rows, labels.tolist(), strict=True):
+        file = _image_path(path, line, row["path"])
+        check_inside(root, file)
+        entries.append(Entry(file, label, row.get("id", file.relative_to(root).as_posix()), row.get("user")))
+    return FileCollection(entries, names, options)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+    parse = _csv_rows if path.suffix.lower() == ".csv" else _json_rows
+    with untrusted("a readable CSV or JSONL manifest in UTF-8", str(path), "Correct the file."):
+        for line, raw in parse(path):
+            yield line, _checked_row(path, line, raw)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        missing = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
+        if missing:
+            raise DataError(
+                "a first line with the columns path and label",
+                f"{path} has no column {missing[0]}: {reader.fieldnames}",
+                "Add a header line such as: path,label",
+            )
+        for raw in reader:
+            yield reader.line_num, raw
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig") as file:
+        for line, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            with untrusted("one JSON object per line", f"{path}, line {line}", "Correct the line."):
+                raw = json.loads(text)
+            if not isinstance(raw, dict):
+                raise DataError("one JSON object per line", f"{path}, line {line}: {text[:60]!r}", "Correct the line.")
+            yield line, raw
+
+
+def _checked_row(path: Path, line: int, raw: dict[Any, Any]) -> Row:
+    row: Row = {}
+    for name in (*_REQUIRED, *_OPTIONAL):
+        value = raw.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and name != "path":
+            value = str(value)
+        if value is None and name in _OPTIONAL and name not in raw:
+            continue
+        if not isinstance(value, str) or not value.strip() or len(value) > MAX_FIELD:
+            raise DataError(
+                f"1 to {MAX_FIELD} characters in the field {name!r}",
+                f"{path}, line {line}: {value!r}"[:300],
+                "Correct the field.",
+            )
+        row[name] = value if name == "path" else value.strip()
+    return row
+
+
+def _check_columns_agree(path: Path, rows: list[tuple[int, Row]]) -> None:
+    """An id or a user for some rows only would leave the rest without a place in the shards."""
+    first = set(rows[0][1])
+    for line, row in rows:
+        if set(row) != first:
+            name = sorted(first ^ set(row))[0]
+            raise DataError(
+                f"the field {name!r} in every row or in none", f"a change at {path}, line {line}", "Fill in the field."
+            )
+
+
+def _image_path(manifest: Path, line: int, text: str) -> Path:
+    # Both flavours are checked: a manifest may be written on one system and read on another.
+    posix, windows = PurePosixPath(text), PureWindowsPath(text)
+    leads_out = ".." in posix.parts or ".." in windows.parts
+    if leads_out or posix.is_absolute() or windows.root or windows.is_absolute() or "\0" in text:
+        raise DataError(
+            f"paths below {manifest.parent}",
+            f"line {line}: {text!r}"[:300],
+            "Use paths relative to the manifest, without '..'.",
+        )
+    return manifest.parent / text

@@ -1,0 +1,121 @@
+"""Reader for ``.npz`` archives. Pickled arrays are refused, and sizes are checked before anything is unpacked."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from veilset.data.arrays import ArrayCollection, ArrayColumns
+from veilset.data.options import ReadOptions
+from veilset.data.untrusted import check_expansion, untrusted
+from veilset.errors import DataError
+
+T = TypeVar("T")
+
+_PLAIN_KEYS = (("x", "y"), ("images", "labels"))
+_SPLIT_KEYS = (("x_{}", "y_{}"), ("{}_images", "{}_labels"))
+
+
+def open_npz(path: Path, options: ReadOptions) -> ArrayCollection:
+    """Images and labels under x/y, images/labels or x_train/y_train (x_test/y_test), optionally id, user, class_names.
+
+    Only the header of the images is read here.
+    """
+    names = _array_names(path)
+    images, labels = _image_keys(path, names, options.split)
+    columns = ArrayColumns(
+        shape=_read_shape(path, images),
+        read_images=lambda: read_array(path, images),
+        labels=read_array(path, labels),
+        ids=_column(path, names, "id", options.split),
+        users=_column(path, names, "user", options.split),
+        class_names=_class_names(path, names),
+    )
+    return ArrayCollection(columns, options)
+
+
+def read_array(path: Path, name: str) -> np.ndarray:
+    """One array of the archive."""
+    return _with_member(path, name, _read_member)
+
+
+def _read_shape(path: Path, name: str) -> tuple[int, ...]:
+    return _with_member(path, name, lambda file, _: _read_header(file)[0])
+
+
+def _array_names(path: Path) -> set[str]:
+    with untrusted("an .npz archive", str(path), "Write it with numpy.savez."), zipfile.ZipFile(path) as archive:
+        members = {member.filename for member in archive.infolist()}
+    return {member.removesuffix(".npy") for member in members if member.endswith(".npy")}
+
+
+def _image_keys(path: Path, names: set[str], split: str) -> tuple[str, str]:
+    pairs = [(image.format(split), label.format(split)) for image, label in _SPLIT_KEYS]
+    # Without splits the archive is one collection, which is what the default asks for.
+    pairs += _PLAIN_KEYS if split == "train" else ()
+    for images, labels in pairs:
+        if images in names and labels in names:
+            return images, labels
+    raise DataError(
+        f"arrays named {' or '.join('/'.join(pair) for pair in pairs)}",
+        f"{path} holds {sorted(names)[:20]}",
+        "Rename the arrays, or pass them to load() yourself.",
+    )
+
+
+def _column(path: Path, names: set[str], name: str, split: str) -> np.ndarray | None:
+    for key in (f"{name}_{split}", name):
+        if key in names:
+            return read_array(path, key)
+    return None
+
+
+def _class_names(path: Path, names: set[str]) -> tuple[str, ...] | None:
+    if "class_names" not in names:
+        return None
+    array = read_array(path, "class_names")
+    if array.ndim != 1 or array.dtype.kind != "U" or not array.size:
+        raise DataError(
+            "class_names as an array of text", f"type {array.dtype}", "Store it as numpy.array([...], str)."
+        )
+    return tuple(str(name) for name in array)
+
+
+def _with_member(path: Path, name: str, use: Callable[[Any, zipfile.ZipInfo], T]) -> T:
+    todo = "Write the archive again with numpy.savez; arrays of Python objects are not read."
+    with (
+        untrusted("an .npz archive of plain arrays", f"{path}, array {name}", todo),
+        zipfile.ZipFile(path) as archive,
+        archive.open(f"{name}.npy") as file,
+    ):
+        member = archive.getinfo(f"{name}.npy")
+        # The archive's own directory may lie about the packed size, but not beyond the size of the file.
+        check_expansion(path, member.file_size, min(member.compress_size, path.stat().st_size))
+        return use(file, member)
+
+
+def _read_member(file: Any, member: zipfile.ZipInfo) -> np.ndarray:
+    shape, fortran_order, dtype = _read_header(file)
+    size = math.prod(shape) * dtype.itemsize
+    # Believing the header alone would let a few bytes ask for any amount of memory.
+    if size != member.file_size - file.tell():
+        raise DataError(f"{size} bytes for shape {shape}", f"{member.file_size - file.tell()}", "Write the file again.")
+    body = file.read(size + 1)
+    if len(body) != size:
+        raise DataError(f"{size} bytes for shape {shape}", f"{len(body)}", "Write the file again.")
+    flat = np.frombuffer(body, dtype=dtype)
+    return flat.reshape(shape[::-1]).transpose() if fortran_order else flat.reshape(shape)
+
+
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read(file)
+    if dtype.hasobject or dtype.fields or any(side < 0 for side in shape):
+        raise DataError("plain numbers or text", f"type {dtype}, shape {shape}", "Object arrays would need pickle.")
+    return shape, fortran_order, dtype

@@ -1,0 +1,193 @@
+"""What an image collection looks like in public (`ImageSpec`) and what it holds in private (`ImageSet`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unicodedata import category
+
+import torch
+from torch import Tensor
+
+from veilset.errors import ConfigError, DataError
+
+MAX_CLASS_NAME_BYTES = 200
+"""Below the 255 bytes that file systems allow for one name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSpec:
+    """The public shape of a data set. Everything in here is released with the model, class names included."""
+
+    height: int
+    width: int
+    channels: int
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise ConfigError("1 channel (grey) or 3 channels (RGB)", f"{self.channels}", "Convert the images first.")
+        if not (8 <= self.height <= 512 and 8 <= self.width <= 512):
+            raise ConfigError(
+                "images of 8 to 512 pixels a side",
+                f"{self.height} x {self.width}",
+                "Pass --size HEIGHTxWIDTH to resize while reading.",
+            )
+        if not self.class_names:
+            raise ConfigError("at least one class", "none", "Put the images into one folder per class.")
+        if len(set(self.class_names)) != len(self.class_names):
+            raise ConfigError("distinct class names", f"{self.class_names}", "Rename the repeated classes.")
+        for name in self.class_names:
+            _check_class_name(name)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width), the shape of one image tensor."""
+        return (self.channels, self.height, self.width)
+
+    @property
+    def num_values(self) -> int:
+        return self.channels * self.height * self.width
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "height": self.height,
+            "width": self.width,
+            "channels": self.channels,
+            "class_names": list(self.class_names),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ImageSpec:
+        return cls(
+            height=int(value["height"]),
+            width=int(value["width"]),
+            channels=int(value["channels"]),
+            class_names=tuple(str(name) for name in value["class_names"]),
+        )
+
+
+def _check_class_name(name: str) -> None:
+    """Class names become folder names, and may come from somebody else's model: they must not lead anywhere else."""
+    # ":" starts a drive or a stream on Windows; a leading dot covers "..", and hidden folders, which are not read back.
+    hostile = any(letter in "/\\:" or category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
+    if (
+        hostile
+        or not name.strip()
+        or name.startswith(".")
+        or len(name.encode("utf-8", "replace")) > MAX_CLASS_NAME_BYTES
+    ):
+        raise ConfigError(
+            "class names that can be folder names: no '/', '\\', ':', leading dot or control character, "
+            f"and 1 to {MAX_CLASS_NAME_BYTES} bytes",
+            f"{name!r}"[:200],
+            "Rename the class.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a collection came from. Stays on the owner's side: paths are never released."""
+
+    path: str | None = None
+    benchmark: str | None = None
+    """Name of a public benchmark data set (exempt from budgets, stamped so), or None for private data."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ImageSet:
+    """Labelled images in memory, private unless they were sampled from a model.
+
+    ``valid[i]`` is False for a null record (an undecodable file): it keeps its place and contributes the zero vector,
+    so that no other record's treatment depends on it.
+    """
+
+    spec: ImageSpec
+    pixels: Tensor
+    """uint8, (records, channels, height, width)"""
+    labels: Tensor
+    """int64, (records,)"""
+    ids: tuple[str, ...] | None = None
+    users: tuple[str, ...] | None = None
+    valid: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    source: Source = field(default_factory=Source)
+    warnings: tuple[str, ...] = ()
+    """For the owner's eyes only: they name files and counts."""
+
+    def __post_init__(self) -> None:
+        records = self.pixels.shape[0]
+        if self.pixels.dtype != torch.uint8 or tuple(self.pixels.shape[1:]) != self.spec.shape:
+            raise DataError(
+                f"uint8 images of shape {self.spec.shape}",
+                f"{self.pixels.dtype} of shape {tuple(self.pixels.shape[1:])}",
+                "Use veilset.load(), which converts and checks.",
+            )
+        if tuple(self.labels.shape) != (records,) or self.labels.dtype != torch.int64:
+            raise DataError(
+                f"{records} int64 labels",
+                f"{self.labels.dtype} of shape {tuple(self.labels.shape)}",
+                "Give one label per image.",
+            )
+        if records and not (int(self.labels.min()) >= 0 and int(self.labels.max()) < self.spec.num_classes):
+            raise DataError(
+                f"labels from 0 to {self.spec.num_classes - 1}",
+                f"{int(self.labels.min())} to {int(self.labels.max())}",
+                "Pass the full list of class names, or renumber the labels.",
+            )
+        for name, column in (("ids", self.ids), ("users", self.users)):
+            if column is not None and len(column) != records:
+                raise DataError(f"{records} {name}", f"{len(column)}", f"Give one entry of {name} per image.")
+        if self.valid.numel() == 0:
+            object.__setattr__(self, "valid", torch.ones(records, dtype=torch.bool))
+        if tuple(self.valid.shape) != (records,) or self.valid.dtype != torch.bool:
+            raise DataError(
+                f"{records} true or false values in valid",
+                f"{self.valid.dtype} of shape {tuple(self.valid.shape)}",
+                "Give one per image, or leave it out.",
+            )
+
+    def __len__(self) -> int:
+        return int(self.pixels.shape[0])
+
+    def __repr__(self) -> str:
+        # The record count is private under add/remove, so a stray print must not show it.
+        return f"ImageSet({self.spec.height}x{self.spec.width}x{self.spec.channels}, {self.spec.num_classes} classes)"
+
+    def batches(self, size: int, device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yields (images in [0, 1] as float32, labels, valid) in stored order; the last batch may be short."""
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            yield (
+                to_unit_range(self.pixels[rows].to(device)),
+                self.labels[rows].to(device),
+                self.valid[rows].to(device),
+            )
+
+    def subset(self, rows: Tensor) -> ImageSet:
+        """The records at the given row numbers, or where a boolean mask is True."""
+        rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+        picked = rows.tolist()
+        return ImageSet(
+            spec=self.spec,
+            pixels=self.pixels[rows],
+            labels=self.labels[rows],
+            ids=None if self.ids is None else tuple(self.ids[i] for i in picked),
+            users=None if self.users is None else tuple(self.users[i] for i in picked),
+            valid=self.valid[rows],
+            source=self.source,
+        )
+
+
+def to_unit_range(pixels: Tensor) -> Tensor:
+    """uint8 to float32 in [0, 1], by a constant: scaling by a statistic of the data would be a release."""
+    return pixels.to(torch.float32) / 255.0
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """float images in [0, 1] to uint8."""
+    return (images.clamp(0, 1) * 255.0).round().to(torch.uint8)

@@ -1,0 +1,71 @@
+"""Writing images as one folder per class or as an ``.npz`` archive; both can be read back with `load`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from veilset.data.fitting import array_to_image
+from veilset.data.options import Progress
+from veilset.data.spec import ImageSet
+from veilset.errors import ConfigError, DataError
+
+
+def write_folder(images: ImageSet, out: Path | str, progress: Progress | None = None) -> None:
+    """Writes ``out/<class>/000001.png`` and so on, numbered per class. Null records are left out.
+
+    Class names are safe as folder names: `ImageSpec` refuses any other.
+
+    Raises:
+        DataError: ``out`` is a file or a folder that is not empty, or cannot be written.
+    """
+    out = Path(out)
+    try:
+        _check_empty(out)
+        folders = [out / name for name in images.spec.class_names]
+        for folder in folders:
+            folder.mkdir(parents=True)  # also fails where two names differ by case only and the disk ignores case
+        _write_images(images, folders, progress)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _check_empty(out: Path) -> None:
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise DataError("a new or empty folder", f"{out} exists and is not one", "Choose another folder.")
+
+
+def _write_images(images: ImageSet, folders: list[Path], progress: Progress | None) -> None:
+    written = [0] * len(folders)
+    pixels, labels, valid = images.pixels.cpu().numpy(), images.labels.tolist(), images.valid.tolist()
+    for row, label in enumerate(labels):
+        if valid[row]:
+            written[label] += 1
+            array_to_image(pixels[row]).save(folders[label] / f"{written[label]:06d}.png")
+        if progress is not None:
+            progress(row + 1, len(labels))
+
+
+def write_npz(images: ImageSet, path: Path | str) -> None:
+    """Writes arrays x (N, H, W or N, H, W, 3), y and class_names. Null records are left out; no file is overwritten."""
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise ConfigError("a file name that ends in .npz", f"{path.name}", f"For example {path.stem}.npz.")
+    valid = images.valid.cpu().numpy()
+    pixels = images.pixels.cpu().numpy()[valid]
+    x = pixels[:, 0] if images.spec.channels == 1 else pixels.transpose(0, 2, 3, 1)
+    names = np.array(images.spec.class_names, dtype=np.str_)
+    try:
+        with path.open("xb") as file:
+            np.savez_compressed(file, x=x, y=images.labels.cpu().numpy()[valid], class_names=names)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"to be able to write {path}", f"{error.strerror or error}", "Choose another place, or free some space."
+    )

@@ -1,0 +1,1 @@
+"""Work shared by several methods."""

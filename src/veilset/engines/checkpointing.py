@@ -1,0 +1,58 @@
+"""Keeping and restoring a training loop of the open side: model, optimiser, random stream and step, as plain tensors.
+
+A restored loop continues exactly where the kept one stood, so a run that was interrupted ends with the same weights
+as one that was not (given the same released values). Noise sources are never kept: see `privacy.noise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Checkpoints(Protocol):
+    """Named tensors that survive a crash, on the vault side."""
+
+    def save(self, name: str, tensors: Mapping[str, Tensor]) -> None: ...
+
+    def load(self, name: str) -> dict[str, Tensor] | None: ...
+
+
+def keep(
+    checkpoints: Checkpoints,
+    name: str,
+    step: int,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    draws: torch.Generator,
+) -> None:
+    tensors: dict[str, Tensor] = {"step": torch.tensor(step), "draws": draws.get_state()}
+    tensors.update({f"model/{key}": value for key, value in model.state_dict().items()})
+    for index, state in optimiser.state_dict()["state"].items():
+        tensors.update({f"optimiser/{index}/{key}": torch.as_tensor(value) for key, value in state.items()})
+    checkpoints.save(name, tensors)
+
+
+def restore(
+    checkpoints: Checkpoints,
+    name: str,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    draws: torch.Generator,
+) -> int:
+    """Loads the last kept state into the arguments; returns the number of steps it had done, 0 if there is none."""
+    tensors = checkpoints.load(name)
+    if tensors is None:
+        return 0
+    model.load_state_dict({key[6:]: value for key, value in tensors.items() if key.startswith("model/")})
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimiser/"):
+            _, index, field = key.split("/")
+            state.setdefault(int(index), {})[field] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+    draws.set_state(tensors["draws"].cpu())
+    return int(tensors["step"])

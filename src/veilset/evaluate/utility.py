@@ -1,0 +1,168 @@
+"""Utility of synthetic data: what a classifier that saw nothing else learns about the real world."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from veilset.data.spec import ImageSet
+from veilset.errors import ConfigError, DataError
+from veilset.evaluate.classifiers import CLASSIFIERS, FitContext
+from veilset.evaluate.scores import Score
+
+Progress = Callable[[str, int, int], None]
+"""Called with (message, units done, units in total)."""
+
+
+def gen2real(
+    synthetic: ImageSet,
+    test: ImageSet,
+    *,
+    classifiers: Sequence[str] = ("cnn", "mlp"),
+    seeds: Sequence[int] = (0,),
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> list[Score]:
+    """Trains each classifier on synthetic images and returns its accuracy on real ones, one score per classifier.
+
+    The scores are private unless the test set is a public benchmark: they are computed from real images without noise.
+
+    Raises: DataError where the two sets do not fit together, ConfigError for an unknown classifier or unusable seeds.
+    """
+    _check_choices(classifiers, seeds)
+    _check_specs(synthetic, test)
+    synthetic, test = _without_null_records(synthetic), _without_null_records(test)
+    _check_contents(synthetic, test)
+    total = sum(CLASSIFIERS[name].num_ticks for name in classifiers) * len(seeds)
+    run = _Run(torch.device(device), total, progress)
+    return [_score(name, synthetic, test, seeds, run) for name in classifiers]
+
+
+class _Run:
+    """Counts units of work over all classifiers and seeds, so that one bar shows the whole evaluation."""
+
+    def __init__(self, device: torch.device, total: int, progress: Progress | None) -> None:
+        self.device, self.done, self.total, self.progress = device, 0, total, progress
+
+    def report(self, message: str, units: int = 0) -> None:
+        self.done += units
+        if self.progress is not None:
+            self.progress(message, self.done, self.total)
+
+    def context(self, metric: str, seed: int, warn: Callable[[str], None]) -> FitContext:
+        return FitContext(
+            seed=seed,
+            device=self.device,
+            tick=lambda message: self.report(f"{metric}, seed {seed}: {message}", 1),
+            warn=warn,
+        )
+
+
+def _score(name: str, synthetic: ImageSet, test: ImageSet, seeds: Sequence[int], run: _Run) -> Score:
+    started = time.perf_counter()
+    metric = f"gen2real/{name}"
+    notes: list[str] = []
+    hits = []
+    for seed in seeds:
+        run.report(f"{metric}, seed {seed}: fitting")
+        predict = CLASSIFIERS[name].fit(synthetic, run.context(metric, seed, notes.append))
+        hits.append(predict(test.pixels) == test.labels.cpu())
+    accuracies = [float(row.double().mean()) for row in hits]
+    per_class = _per_class(torch.stack(hits), test)
+    vanished = [name for name, accuracy in per_class.items() if accuracy < _vanishing_point(test)]
+    details = {
+        "per_class": per_class,
+        "seeds": list(seeds),
+        "per_seed": accuracies,
+        "num_synthetic": len(synthetic),
+        "seconds": round(time.perf_counter() - started, 3),
+        "vanished": vanished,
+        "warnings": notes + _class_warnings(per_class, vanished, test),
+    }
+    return Score.over_seeds(metric, accuracies, touched_private_data=test.source.benchmark is None, details=details)
+
+
+def _per_class(hits: Tensor, test: ImageSet) -> dict[str, float]:
+    """Mean accuracy of every class that has test images; ``hits`` is bool, (seeds, test images)."""
+    labels = test.labels.cpu()
+    return {
+        name: float(hits[:, labels == label].double().mean())
+        for label, name in enumerate(test.spec.class_names)
+        if bool((labels == label).any())
+    }
+
+
+def _vanishing_point(test: ImageSet) -> float:
+    """Half of chance level: guessing does better than that, so the class was not learnt at all."""
+    return 0.5 / test.spec.num_classes
+
+
+def _class_warnings(per_class: dict[str, float], vanished: list[str], test: ImageSet) -> list[str]:
+    limit = f"below half of chance level ({_vanishing_point(test):.3f})"
+    untested = [name for name in test.spec.class_names if name not in per_class]
+    return [
+        *(f"class '{name}' has vanished: accuracy {per_class[name]:.3f} is {limit}" for name in vanished),
+        *(f"class '{name}' has no test images: its accuracy is unknown" for name in untested),
+    ]
+
+
+def _check_choices(classifiers: Sequence[str], seeds: Sequence[int]) -> None:
+    known = ", ".join(CLASSIFIERS)
+    unknown = [name for name in classifiers if name not in CLASSIFIERS]
+    if isinstance(classifiers, str) or unknown or not classifiers or len(set(classifiers)) != len(classifiers):
+        raise ConfigError(
+            f"a list of distinct classifiers out of: {known}", f"{classifiers!r}", 'Pass, for example, ("cnn",).'
+        )
+    if not seeds or len(set(seeds)) != len(seeds):
+        # A repeated seed would repeat its result and make the spread look smaller than it is.
+        raise ConfigError("at least one seed, none of them twice", f"{list(seeds)}", "Pass, for example, (0, 1, 2).")
+
+
+def _check_specs(synthetic: ImageSet, test: ImageSet) -> None:
+    ours, real = synthetic.spec, test.spec
+    if ours.shape != real.shape:
+        raise DataError(
+            f"synthetic images of the real images' shape {real.shape} (channels, height, width)",
+            f"{ours.shape}",
+            "Read the real images with the size and channels that the model was fitted with.",
+        )
+    if ours.num_classes < 2 or ours.num_classes != real.num_classes:
+        raise DataError(
+            "the same two or more classes in both sets",
+            f"{ours.num_classes} synthetic and {real.num_classes} real classes",
+            "Evaluate against the collection the model was fitted on, or one with the same classes.",
+        )
+    if ours.class_names == real.class_names:
+        return
+    if set(ours.class_names) == set(real.class_names):
+        raise DataError(
+            f"class names in the real set's order {real.class_names}",
+            f"the same names as {ours.class_names}",
+            "Renumber the labels of one set: the same number must mean the same class in both.",
+        )
+    missing, extra = (
+        [name for name in a.class_names if name not in b.class_names] for a, b in ((real, ours), (ours, real))
+    )
+    raise DataError(
+        f"the real set's classes {real.class_names}",
+        f"no synthetic class {missing}, but {extra}",
+        "Rename the classes of one set, or evaluate against the right collection.",
+    )
+
+
+def _without_null_records(images: ImageSet) -> ImageSet:
+    return images if bool(images.valid.all()) else images.subset(images.valid.nonzero().flatten())
+
+
+def _check_contents(synthetic: ImageSet, test: ImageSet) -> None:
+    if len(test) == 0:
+        raise DataError("a real test set with images", "no readable image in it", "Choose another test set.")
+    counts = torch.bincount(synthetic.labels, minlength=synthetic.spec.num_classes).tolist()
+    absent = [name for name, count in zip(synthetic.spec.class_names, counts, strict=True) if count == 0]
+    if absent:
+        raise DataError(
+            "synthetic images of every class",
+            f"none of {absent}",
+            "Sample again with at least one image per class; a classifier cannot learn a class it never sees.",
+        )

@@ -1,0 +1,54 @@
+"""Small file helpers: writes that are whole or absent after a crash, reads that fail with a clear message."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from veilset.errors import RunError
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """The file holds all of `data` or what it held before, also after a crash or on a full disk."""
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(
+            f"to write {path.name}", f"{error.strerror or error}", "Free some space or choose another folder."
+        ) from error
+
+
+def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:
+    """A JSON object from a file of bounded size."""
+    try:
+        if path.stat().st_size > limit:
+            raise ValueError(f"{path.stat().st_size} bytes")
+        value = json.loads(path.read_text())
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{what} at {path}", f"{error}", "Check the path; `veilset fit` writes such folders.") from error
+    return value
+
+
+def require_empty(path: Path) -> None:
+    """Refuses to write where something lies already."""
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError("no permission to write")
+    except OSError as error:
+        raise RunError(
+            f"to create {path}", f"{error.strerror or error}", "Choose a folder you may write to."
+        ) from error

@@ -1,0 +1,159 @@
+"""What a method is: a Config, the events it will release, a fit, a sampler. One file each, found by the registry."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+import veilset.methods as folder
+from veilset.data.spec import ImageSet, ImageSpec
+from veilset.engines.checkpointing import Checkpoints
+from veilset.errors import ConfigError
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.claim import Published
+from veilset.privacy.events import Event
+from veilset.privacy.release import Door
+from veilset.randomness import named_generator
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicFacts:
+    """All a plan may depend on. The exact number of records is not among it: under add/remove it is private."""
+
+    spec: ImageSpec
+    declared_size: int
+    adjacency: Adjacency
+    unit: Unit
+    rows_per_user: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What to expect before anything is spent."""
+
+    signal_to_noise: float
+    """Length of the typical released signal over the length of its noise; below about 1 nothing is learned."""
+    seconds: float
+    """On two CPU cores; rough."""
+    megabytes: float
+    released: str
+    """One sentence: what leaves the vault, how often, and why its bound holds."""
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """All a fit is given beside its config and the images."""
+
+    door: Door
+    facts: PublicFacts
+    noise_multiplier: float
+    shard_key: bytes
+    """Secret key that assigns records to shards: drawn once per data set, the same after a resume."""
+    seed: int
+    device: torch.device
+    checkpoints: Checkpoints
+    progress: Progress
+
+    def generator(self, name: str) -> torch.Generator:
+        return named_generator(self.seed, name, self.device)
+
+
+class Synthesizer(Protocol):
+    """One method. Instances hold no state: everything is in the arguments, so any step can be repeated alone."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[str]
+    Config: ClassVar[type]
+    assumptions: ClassVar[tuple[str, ...]]
+    published_adjacency: ClassVar[Adjacency]
+
+    def events(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Event:
+        """Everything a fit will release. Pure, from public facts only."""
+
+    def reserve(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Event:
+        """What may be released again after a crash."""
+
+    def published_config(self, config: Any) -> Any:
+        """The configuration of the paper's own construction."""
+
+    def published_noise(self, config: Any, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        """The noise multiplier the paper's formula gives for this epsilon."""
+
+    def published_claim(self, config: Any, facts: PublicFacts, noise_multiplier: float, delta: float) -> Published:
+        """The paper's epsilon for this noise, and the status of its proof."""
+
+    def forecast(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Forecast: ...
+
+    def build(self, config: Any, spec: ImageSpec) -> nn.Module:
+        """The open-side model with arbitrary weights: its tensors are the only ones a release may hold."""
+
+    def fit(self, config: Any, images: ImageSet, context: FitContext) -> nn.Module:
+        """Vault work, releases through context.door, then open work; returns the model to share."""
+
+    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """One image in [0, 1] per label."""
+
+
+_METHODS: dict[str, Synthesizer] = {}
+
+
+def register(method: type[Any]) -> type[Any]:
+    """Class decorator: makes a method known by its name."""
+    _METHODS[method.name] = method()
+    return method
+
+
+def all_methods() -> dict[str, Synthesizer]:
+    """All methods by name, found by importing every file of this folder."""
+    for module in pkgutil.iter_modules(folder.__path__):
+        importlib.import_module(f"veilset.methods.{module.name}")
+    return dict(sorted(_METHODS.items()))
+
+
+def get_method(name: str) -> Synthesizer:
+    known = all_methods()
+    if name not in known:
+        raise ConfigError(f"one of the methods {', '.join(known)}", f"'{name}'", nearest(name, known))
+    return known[name]
+
+
+def nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f"Did you mean '{close[0]}'?" if close else "`veilset methods` lists methods and options."
+
+
+def make_config(method: Synthesizer, settings: Mapping[str, Any]) -> Any:
+    """The method's frozen Config from names and values (text from the command line is converted)."""
+    known = {field.name: field for field in fields(method.Config)}
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"an option of {method.name}: {', '.join(known)}", f"'{name}'", nearest(name, known))
+    default = method.Config()
+    values = {name: _convert(name, value, getattr(default, name)) for name, value in settings.items()}
+    return method.Config(**values)
+
+
+def _convert(name: str, value: Any, default: Any) -> Any:
+    """`value` as the type of the option's default; a wrong type is an error, never silently accepted."""
+    kind = type(default)
+    try:
+        if kind is bool and isinstance(value, str):
+            return {"true": True, "yes": True, "false": False, "no": False}[value.lower()]
+        if kind is int and isinstance(value, float | bool):
+            raise ValueError("not a whole number")
+        return kind(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a value of type {kind.__name__} for '{name}'", f"{value!r}", "Correct the value."
+        ) from error

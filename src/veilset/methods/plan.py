@@ -1,0 +1,179 @@
+"""A plan: what a fit will release and what that costs, from public facts only, before any pixel is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from veilset.data.spec import ImageSpec
+from veilset.errors import ConfigError
+from veilset.methods.base import Forecast, PublicFacts, Synthesizer, get_method, make_config, nearest
+from veilset.privacy.accounting import calibrate, price
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.claim import Published
+from veilset.privacy.events import Composed, Event, from_json, to_json
+from veilset.privacy.gaussian import check_target
+
+Accounting = Literal["proven", "published", "none"]
+HOPELESS = 0.5
+"""Signal-to-noise below which a plan warns that little will be learned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything a fit needs to run on a host without the accountant; JSON both ways."""
+
+    method: str
+    config: dict[str, Any]
+    facts: PublicFacts
+    accounting: Accounting
+    epsilon_target: float | None
+    epsilon_planned: float | None
+    """Proven epsilon of the planned releases and the crash reserve together; None where nothing is proven."""
+    delta: float
+    noise_multiplier: float
+    planned: Event
+    reserve: Event
+    published: Published | None
+    forecast: Forecast
+    seed: int
+    warnings: tuple[str, ...] = ()
+    reservation: str | None = None
+    """Name under which the data set's budget holds this plan's cost; owner's side only."""
+
+    @property
+    def not_private(self) -> str | None:
+        return "trained without noise (accounting none)" if self.accounting == "none" else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "facts": {**asdict(self.facts), "spec": self.facts.spec.to_json()},
+            "planned": to_json(self.planned),
+            "reserve": to_json(self.reserve),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Plan:
+        try:
+            fields = dict(value)
+            facts = dict(fields["facts"])
+            facts.update(spec=ImageSpec.from_json(facts["spec"]), unit=Unit(facts["unit"]))
+            facts.update(adjacency=Adjacency(facts["adjacency"]))
+            fields["facts"] = PublicFacts(**facts)
+            fields.update(planned=from_json(fields["planned"]), reserve=from_json(fields["reserve"]))
+            fields["published"] = None if fields["published"] is None else Published(**fields["published"])
+            fields.update(forecast=Forecast(**fields["forecast"]), warnings=tuple(fields["warnings"]))
+            return cls(**fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError("a plan made by `veilset plan`", f"{error!r}", "Make the plan again.") from error
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(self.to_json(), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        try:
+            return cls.from_json(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"a plan file at {path}", f"{error}", "Make it with `veilset plan --out`.") from error
+
+
+def make_plan(
+    method_name: str,
+    facts: PublicFacts,
+    *,
+    epsilon: float | None,
+    delta: float = 1e-5,
+    accounting: Accounting = "proven",
+    settings: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Resolves the configuration and calibrates the noise.
+
+    Args:
+        epsilon: the target; has no default on purpose, and is None only with accounting "none".
+        settings: options of the method's Config by name.
+    """
+    method = get_method(method_name)
+    if accounting not in get_args(Accounting):
+        choices = get_args(Accounting)
+        raise ConfigError(f"accounting {', '.join(choices)}", f"{accounting!r}", nearest(accounting, choices))
+    _check_sizes(facts, delta)
+    config = make_config(method, settings or {})
+    if accounting == "published":
+        config = method.published_config(config)
+        facts = _with_adjacency(facts, method.published_adjacency)
+    multiplier = _noise_multiplier(method, config, facts, epsilon, delta, accounting)
+    planned, reserve = method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)
+    forecast = method.forecast(config, facts, multiplier)
+    proven = None if accounting == "none" else price(Composed((planned, reserve)), delta, facts.adjacency).epsilon
+    return Plan(
+        method=method_name,
+        config=asdict(config),
+        facts=facts,
+        accounting=accounting,
+        epsilon_target=epsilon,
+        epsilon_planned=proven,
+        delta=delta,
+        noise_multiplier=multiplier,
+        planned=planned,
+        reserve=reserve,
+        published=method.published_claim(config, facts, multiplier, delta) if accounting == "published" else None,
+        forecast=forecast,
+        seed=seed,
+        warnings=_warnings(facts, delta, forecast, accounting),
+    )
+
+
+def _with_adjacency(facts: PublicFacts, adjacency: Adjacency) -> PublicFacts:
+    """The paper's own neighbouring relation, which its published epsilon is about."""
+    return replace(facts, adjacency=adjacency)
+
+
+def _check_sizes(facts: PublicFacts, delta: float) -> None:
+    if not (isinstance(facts.declared_size, int) and facts.declared_size >= 1):
+        raise ConfigError("a declared size of at least 1", f"{facts.declared_size}", "Pass --declared-size.")
+    check_target(1.0, delta)
+    if delta * facts.declared_size >= 1:
+        raise ConfigError(
+            f"a delta below 1 / declared size = {1 / facts.declared_size:.2g}",
+            f"{delta:g}",
+            "At this delta publishing one record outright would be allowed. Use a smaller delta.",
+        )
+    if facts.unit is Unit.USER and not (facts.rows_per_user and facts.rows_per_user >= 1):
+        raise ConfigError("a declared cap of images per user", "none", "Pass --images-per-user with --unit user.")
+
+
+def _noise_multiplier(
+    method: Synthesizer, config: Any, facts: PublicFacts, epsilon: float | None, delta: float, accounting: Accounting
+) -> float:
+    if accounting == "none":
+        return 1.0  # recorded, never used: the door is given a source of zeros
+    if epsilon is None:
+        raise ConfigError("an epsilon", "none", "Pass --epsilon; it has no default because only you can choose it.")
+    check_target(epsilon, delta)
+    if accounting == "published":
+        return method.published_noise(config, facts, epsilon, delta)
+
+    def everything(multiplier: float) -> Event:
+        return Composed((method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)))
+
+    return calibrate(everything, epsilon, delta, facts.adjacency)
+
+
+def _warnings(facts: PublicFacts, delta: float, forecast: Forecast, accounting: Accounting) -> tuple[str, ...]:
+    warnings = []
+    if delta * facts.declared_size > 0.1:
+        warnings.append(
+            f"delta x declared size is {delta * facts.declared_size:.2g}: delta should be well below 1 / number of "
+            "records, or a release that exposes a few of them would still satisfy the claim."
+        )
+    if forecast.signal_to_noise < HOPELESS and accounting != "none":
+        warnings.append(
+            f"the noise is about {1 / forecast.signal_to_noise:.0f} times the signal of a class: expect little. More "
+            "images per class, fewer classes or a larger epsilon help."
+        )
+    return tuple(warnings)

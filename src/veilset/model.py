@@ -1,0 +1,115 @@
+"""A finished model: sample from it, read its claim, save and load it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from veilset.artifact import Privacy, load_into, parse_json, read_privacy, read_release
+from veilset.data.spec import ImageSet, ImageSpec, to_bytes
+from veilset.errors import ArtifactError, ConfigError, VeilsetError
+from veilset.files import require_empty
+from veilset.methods.base import Synthesizer, get_method, make_config
+from veilset.privacy.claim import Claim
+from veilset.randomness import named_generator
+
+SAMPLE_BATCH = 500
+
+
+class Model:
+    """What a fit returns and `from_pretrained` loads. It holds nothing private."""
+
+    def __init__(self, folder: Path, method: Synthesizer, spec: ImageSpec, module: nn.Module, privacy: Privacy) -> None:
+        self.folder = folder
+        """The release folder this model was read from."""
+        self.method = method.name
+        self.spec = spec
+        self.privacy = privacy
+        self._method = method
+        self._module = module.eval()
+
+    @property
+    def claim(self) -> Claim:
+        """Proven epsilon, delta, adjacency, unit and assumptions."""
+        return self.privacy.claim
+
+    def sample(
+        self,
+        count: int,
+        *,
+        seed: int = 0,
+        mix: Mapping[str, float] | None = None,
+        device: torch.device | str = "cpu",
+        progress: object = None,
+    ) -> ImageSet:
+        """Draws `count` synthetic images; costs no privacy, however often it is called.
+
+        Args:
+            mix: shares of the classes by name, e.g. ``{"cat": 3, "dog": 1}``; even by default. Declare it: shares
+                counted on the private images would be a release of their own.
+        """
+        if count < 1:
+            raise ConfigError("at least one sample", f"{count}", "Pass a positive number.")
+        labels = self._labels(count, mix).to(device)
+        draws = named_generator(seed, "samples", device)
+        module = self._module.to(device)
+        pieces = []
+        with torch.no_grad():
+            for start in range(0, count, SAMPLE_BATCH):
+                images = self._method.sample(module, labels[start : start + SAMPLE_BATCH], draws)
+                pieces.append(to_bytes(images).cpu())
+                if callable(progress):
+                    progress("sampling", min(start + SAMPLE_BATCH, count), count)
+        return ImageSet(spec=self.spec, pixels=torch.cat(pieces), labels=labels.cpu())
+
+    def _labels(self, count: int, mix: Mapping[str, float] | None) -> Tensor:
+        """Exact shares (largest remainders), interleaved so that any prefix is mixed too."""
+        shares = _shares(self.spec, mix) * count
+        counts = shares.floor().to(torch.int64)
+        rest = (shares - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]
+        counts[rest] += 1
+        places = torch.cat([(torch.arange(int(n)) + 0.5) / int(n) for n in counts if n > 0])
+        labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        return labels[places.argsort(stable=True)]
+
+    def save(self, path: str | Path) -> Path:
+        """Copies the release to `path`, which must be new or empty."""
+        target = Path(path)
+        require_empty(target)
+        shutil.copytree(self.folder, target, dirs_exist_ok=True)
+        return target
+
+
+def _shares(spec: ImageSpec, mix: Mapping[str, float] | None) -> Tensor:
+    if mix is None:
+        return torch.full((spec.num_classes,), 1.0 / spec.num_classes, dtype=torch.float64)
+    unknown = sorted(set(mix) - set(spec.class_names))
+    shares = torch.tensor([float(mix.get(name, 0.0)) for name in spec.class_names], dtype=torch.float64)
+    if unknown or not bool(torch.isfinite(shares).all()) or bool((shares < 0).any()) or not bool(shares.sum() > 0):
+        raise ConfigError(f"shares >= 0 of the classes {spec.class_names}", f"{dict(mix)}", "Correct the label mix.")
+    return shares / shares.sum()
+
+
+def from_pretrained(path: str | Path) -> Model:
+    """Loads a model from a run folder or from an exported release, after checking every file."""
+    folder = release_folder(Path(path))
+    files = read_release(folder)
+    config = parse_json(files["config.json"], "config.json")
+    try:
+        method = get_method(str(config["method"]))
+        spec = ImageSpec.from_json(config["spec"])
+        module = method.build(make_config(method, config["config"]), spec)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError("a model configuration", f"{error!r}", "Copy the release again.") from error
+    except VeilsetError as error:
+        raise ArtifactError("a configuration this version knows", f"{error.found}", "Update Veilset.") from error
+    load_into(module, files["model.safetensors"])
+    return Model(folder, method, spec, module, read_privacy(files["privacy.json"]))
+
+
+def release_folder(path: Path) -> Path:
+    return path / "release" if (path / "release").is_dir() else path

@@ -1,0 +1,1 @@
+"""Network architectures. Shapes come from an ImageSpec, weights from a passed generator."""

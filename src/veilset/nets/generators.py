@@ -1,0 +1,46 @@
+"""Conditional image generators for the open side: they are trained on released values only."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from veilset.data.spec import ImageSpec
+
+
+class ConvGenerator(nn.Module):
+    """Latent code and one-hot label to an image: dense layers to a small map, then upsampling convolutions.
+
+    The layout of DP-MERF (Harder et al. 2021) for any image size: the smallest map has at most 8 pixels a side, each
+    block doubles it, and the last rows and columns are cropped where the size is no multiple.
+    """
+
+    def __init__(self, spec: ImageSpec, *, latent_size: int, hidden_size: int, map_channels: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.latent_size = latent_size
+        doublings = max(1, math.ceil(math.log2(max(spec.height, spec.width) / 8)))
+        self.map_shape = (map_channels, -(-spec.height // 2**doublings), -(-spec.width // 2**doublings))
+        self.to_map = nn.Sequential(
+            nn.Linear(latent_size + spec.num_classes, hidden_size),
+            nn.BatchNorm1d(hidden_size),
+            nn.ReLU(),
+            nn.Linear(hidden_size, math.prod(self.map_shape)),
+            nn.BatchNorm1d(math.prod(self.map_shape)),
+        )
+        widths = [max(map_channels >> level, 8) for level in range(doublings)] + [spec.channels]
+        blocks: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            blocks += [nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(before, after, 5, padding=2), nn.ReLU()]
+        self.to_image = nn.Sequential(*blocks[:-1], nn.Sigmoid())
+
+    def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
+        one_hot = nn.functional.one_hot(labels, self.spec.num_classes).to(latents.dtype)
+        maps = self.to_map(torch.cat([latents, one_hot], dim=1)).reshape(-1, *self.map_shape)
+        return self.to_image(maps)[:, :, : self.spec.height, : self.spec.width]
+
+    def latents(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(count, self.latent_size, generator=generator, device=generator.device)

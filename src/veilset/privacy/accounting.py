@@ -1,0 +1,229 @@
+"""From an event tree to epsilon. Exact where a formula exists, otherwise the tightest proven bound at hand.
+
+Gaussian releases, alone or on shards with a known schedule, are priced exactly in-house (scipy only). Poisson-sampled
+ones go through the privacy-loss distributions of `dp-accounting`, rounded pessimistically. Renyi accounting of the
+same tree, by other code, is the cross-check. What has no proof here is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+from scipy.stats import binom
+
+from veilset.errors import ConfigError, MissingExtra, UnsupportedEvent
+from veilset.privacy.bounds import Adjacency
+from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched, from_steps, steps
+from veilset.privacy.gaussian import (
+    check_delta,
+    check_target,
+    gaussian_deltas,
+    gaussian_epsilon,
+    gaussian_mu,
+    smallest_epsilon,
+)
+
+MuSquares = dict[float, float]
+"""A distribution over the squared Gaussian-DP parameter: value -> probability."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """An epsilon with its pedigree. `mu` is set where the whole composition is one Gaussian."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+    mu: float | None = None
+
+
+def price(event: Event, delta: float, adjacency: Adjacency) -> Price:
+    """Epsilon of `event` at `delta`. Noise multipliers are relative to the sensitivity for this adjacency.
+
+    Guarantee: an upper bound on the true epsilon, exact for compositions of Gaussians and for shards with a known or
+      revealed schedule.
+    Raises: UnsupportedEvent for combinations without a proof; nothing is guessed.
+    """
+    check_delta(delta)
+    counts = steps(event)
+    sampled = Counter({step: n for step, n in counts.items() if isinstance(step, PoissonSampled) and step.rate < 1})
+    squares = _mu_squares(counts - sampled)
+    if not sampled:
+        if len(squares) == 1:
+            mu = math.sqrt(next(iter(squares)))
+            return Price(gaussian_epsilon(mu, delta), delta, "exact Gaussian", mu)
+        mus, chances = np.array([(math.sqrt(square), chance) for square, chance in squares.items() if square > 0]).T
+        epsilon = smallest_epsilon(lambda e: float(chances @ gaussian_deltas(mus, e)), delta)
+        return Price(epsilon, delta, "exact Gaussian mixture")
+    if len(squares) > 1:
+        raise UnsupportedEvent("shard draws or record sampling", "both in one run", "Account them in separate runs.")
+    return Price(_pld_epsilon(sampled, math.sqrt(next(iter(squares))), delta, adjacency), delta, "PLD (dp-accounting)")
+
+
+def single_mu_square(event: Event) -> float:
+    """mu^2 of a composition of plain Gaussians on the same records: squares add, also adaptively."""
+    match event:
+        case Gaussian(noise_multiplier):
+            return noise_multiplier**-2
+        case Repeated(count, inner):
+            return count * single_mu_square(inner)
+        case Composed(events):
+            return sum((single_mu_square(inner) for inner in events), 0.0)
+        case PoissonSampled(rate, inner) if rate == 1:
+            return single_mu_square(inner)
+        case _:
+            raise UnsupportedEvent("Gaussian releases inside a draw", f"{event}", "No proof for this nesting is known.")
+
+
+def _mu_squares(counts: Counter[Event]) -> MuSquares:
+    """Distribution of mu^2 for the unit's own shard; index draws are public, so delta is averaged over them."""
+    plain = 0.0
+    mixtures: list[MuSquares] = []
+    for step, times in counts.items():
+        if isinstance(step, ShardTouched) and step.schedule == "uniform":
+            mixtures.append(_touch_distribution(times, step))
+        elif isinstance(step, ShardTouched):
+            plain += -(-times // step.num_shards) * single_mu_square(step.event)
+        else:
+            plain += times * single_mu_square(step)
+    result: MuSquares = {plain: 1.0}
+    for mixture in mixtures:
+        joint: MuSquares = {}
+        for (a, p), (b, q) in itertools.product(result.items(), mixture.items()):
+            joint[a + b] = joint.get(a + b, 0.0) + p * q  # different touches may cost the same: their chances add
+        result = joint
+    return result
+
+
+def _touch_distribution(times: int, step: ShardTouched) -> MuSquares:
+    """Number of touches ~ Binomial(times, 1 / shards); the far upper tail is charged as if every step touched."""
+    each, rate = single_mu_square(step.event), 1.0 / step.num_shards
+    tails = binom.sf(np.arange(times + 1), times, rate)
+    last = int(np.argmax(tails <= 1e-30))
+    chances = binom.pmf(np.arange(last + 1), times, rate)
+    distribution = {n * each: float(chance) for n, chance in enumerate(chances)}
+    if last < times:
+        distribution[times * each] = float(tails[last])
+    return distribution
+
+
+def _pld_epsilon(sampled: Counter[Event], mu: float, delta: float, adjacency: Adjacency) -> float:
+    pld = _dp_accounting().pld.privacy_loss_distribution
+    parts = [
+        (step, math.sqrt(single_mu_square(step.event)), times) for step, times in sampled.items() if _is_draw(step)
+    ]
+    grid = _grid(max(each for _, each, _ in parts))
+    make = _replace_pld if adjacency is Adjacency.REPLACE else _add_remove_pld
+    total = pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=grid) if mu > 0 else pld.identity(grid)
+    for step, each, times in parts:
+        total = total.compose(make(step, each, grid).self_compose(times))
+    return float(total.get_epsilon_for_delta(delta))
+
+
+def _is_draw(step: Event) -> TypeGuard[PoissonSampled]:
+    return isinstance(step, PoissonSampled)
+
+
+def _grid(mu: float) -> float:
+    """Spacing of the privacy-loss grid: fine where losses are small, coarse where they are huge anyway."""
+    return 1e-4 if mu < 1 else 5e-4 if mu < 2 else 5e-3
+
+
+def _add_remove_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
+    return _dp_accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
+        1 / mu, sampling_prob=step.rate, value_discretization_interval=grid
+    )
+
+
+def _replace_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
+    """Poisson sampling under replace, by advanced joint convexity (Balle, Barthe and Gaboardi 2018, theorem 2).
+
+    The draw without the record is common to both worlds. With e' = log(1 + (exp(e) - 1) / rate), b = exp(e - e'):
+    H(e) <= rate * ((1 - b) * delta of (record, no record) + b * delta of (record, other record)), each at e'.
+    Both directions obey it, so the symmetrised curve dominates; H(-e) follows from H(e).
+    """
+
+    pld = _dp_accounting().pld
+    top = math.ceil(math.log1p(step.rate * math.expm1(min(mu * mu / 2 + 12 * mu, 700.0))) / grid)
+    epsilons = np.arange(top + 1) * grid
+    inner = np.log1p(np.expm1(epsilons) / step.rate)
+    share = np.exp(epsilons - inner)
+    absent, other = gaussian_deltas(np.float64(step.absence * mu), inner), gaussian_deltas(np.float64(mu), inner)
+    positive = step.rate * ((1 - share) * absent + share * other)
+    negative = (-np.expm1(-epsilons) + np.exp(-epsilons) * positive)[:0:-1]
+    deltas = np.minimum.accumulate(np.concatenate([negative, positive]).clip(0, 1))
+    return pld.privacy_loss_distribution.PrivacyLossDistribution(
+        pld.pld_pmf.create_pmf_pessimistic_connect_dots(grid, np.arange(-top, top + 1), deltas)
+    )
+
+
+def renyi_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float | None:
+    """The same tree priced by Renyi accounting: other code, looser bound. None where that code has no proof either."""
+    dp = _dp_accounting()
+    relation = dp.NeighboringRelation
+    accountant = dp.rdp.RdpAccountant(
+        neighboring_relation=relation.REPLACE_ONE if adjacency is Adjacency.REPLACE else relation.ADD_OR_REMOVE_ONE
+    )
+    try:
+        accountant.compose(_dp_event(from_steps(steps(event))))
+    except (dp.UnsupportedEventError, UnsupportedEvent):
+        return None
+    return float(accountant.get_epsilon(delta))
+
+
+def _dp_event(event: Event) -> Any:
+    dp = _dp_accounting()
+    match event:
+        case Gaussian(noise_multiplier):
+            return dp.GaussianDpEvent(noise_multiplier)
+        case PoissonSampled(rate, inner):
+            return dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(single_mu_square(inner) ** -0.5))
+        case Repeated(count, ShardTouched(num_shards, "round-robin", inner)):
+            return dp.SelfComposedDpEvent(_dp_event(inner), -(-count // num_shards))
+        case ShardTouched(_, "round-robin", inner):
+            return _dp_event(inner)
+        case Repeated(count, inner):
+            return dp.SelfComposedDpEvent(_dp_event(inner), count)
+        case Composed(events):
+            return dp.ComposedDpEvent([_dp_event(inner) for inner in events])
+        case _:
+            raise UnsupportedEvent("an event Renyi accounting knows", f"{event}", "There is no cross-check for it.")
+
+
+def _dp_accounting() -> Any:
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise MissingExtra("dp-accounting", "", "pricing sampled releases") from error
+    return dp_accounting
+
+
+def calibrate(event_for: Callable[[float], Event], epsilon: float, delta: float, adjacency: Adjacency) -> float:
+    """The smallest noise multiplier at which `event_for(it)` costs at most `epsilon`; lands on the private side."""
+    check_target(epsilon, delta)
+    counts = steps(event_for(1.0))
+    if all(isinstance(step, Gaussian) for step in counts):
+        exact = math.sqrt(single_mu_square(event_for(1.0))) / gaussian_mu(epsilon, delta)
+        if price(event_for(exact), delta, adjacency).epsilon <= epsilon:
+            return exact
+
+    def excess(multiplier: float) -> float:
+        return price(event_for(multiplier), delta, adjacency).epsilon - epsilon
+
+    low, high = 0.5, 1.0
+    while excess(high) > 0:
+        low, high = high, high * 2
+        if high > 1e7:
+            raise ConfigError("an epsilon that can be reached", f"{epsilon}", "Use fewer steps or a larger epsilon.")
+    while low > 1e-3 and excess(low) <= 0:
+        low, high = low / 2, low
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if excess(middle) <= 0 else (middle, high)
+    return high

@@ -1,0 +1,188 @@
+"""Norm bounds that hold exactly, and sums that keep them.
+
+`Bounded` is made only here, and releases accept nothing else. Rows are bounded one at a time, by operations that
+look at no other row. Sums are taken on a fixed-point grid in 64-bit integers, so they depend neither on the order of
+the records nor on the batch they were read in, and one record moves them by exactly its own row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from veilset.errors import ConfigError, NotBounded
+
+GRID = 2.0**-20
+"""Spacing of the fixed-point grid, as a share of the row bound: far below any noise that makes a row private."""
+SLACK = 1 - 2.0**-20
+"""Rows are shrunk by this after scaling, which covers float64 rounding of norm and division (about d * 2^-53)."""
+
+
+class Adjacency(StrEnum):
+    """Which data sets count as neighbours. Printed beside every epsilon; mixing them is an error."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE = "replace"
+
+
+class Unit(StrEnum):
+    """What is added, removed or replaced: one record, or all records of one user."""
+
+    RECORD = "record"
+    USER = "user"
+
+
+_MADE_HERE = object()
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Rows whose L2 norms are at most `bound`, as integers in units of `bound * GRID`."""
+
+    grid_rows: Tensor
+    bound: float
+    nonnegative: bool
+    _token: object
+
+    def __post_init__(self) -> None:
+        if self._token is not _MADE_HERE:
+            raise NotBounded(
+                "rows bounded by privacy.bounds", "a hand-made Bounded", "Use clip_rows or normalise_rows."
+            )
+
+    def __len__(self) -> int:
+        return int(self.grid_rows.shape[0])
+
+    @property
+    def grid_step(self) -> float:
+        return self.bound * GRID
+
+
+def clip_rows(rows: Tensor, bound: float, *, nonnegative: bool = False) -> Bounded:
+    """Scales every row with a norm above `bound` down to it.
+
+    Guarantee: each returned row has L2 norm at most `bound`, checked in exact integer arithmetic; a row with any
+      non-finite entry becomes the zero row; no row's result depends on another row.
+    Args:
+        rows: (n, ...) real values; one row per record (or per shard).
+        nonnegative: clamps entries at 0 first, which lowers the replace sensitivity of a sum from 2 to sqrt(2) bounds.
+    """
+    return _scaled_to(rows, bound, nonnegative, torch.minimum)
+
+
+def normalise_rows(rows: Tensor, bound: float = 1.0, *, nonnegative: bool = False) -> Bounded:
+    """Scales every non-zero row to norm `bound`; same guarantee as `clip_rows`."""
+    return _scaled_to(rows, bound, nonnegative, lambda _, longest: longest)
+
+
+def _scaled_to(rows: Tensor, bound: float, nonnegative: bool, pick: Callable[[Tensor, Tensor], Tensor]) -> Bounded:
+    if not 1e-100 <= bound <= 1e100:
+        raise ConfigError("a norm bound between 1e-100 and 1e100", f"{bound}", "Set the clip norm.")
+    flat = rows.detach().to(torch.float64).flatten(1)
+    if nonnegative:
+        flat = flat.clamp(min=0)
+    flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, torch.zeros_like(flat))
+    largest = flat.abs().amax(dim=1, keepdim=True) if flat.shape[1] else flat.new_zeros(len(flat), 1)
+    safe = torch.where(largest > 0, largest, torch.ones_like(largest))
+    # Rows are first divided by their largest entry, so that huge or tiny ones neither overflow nor vanish.
+    shape = flat / safe
+    norms = _row_sums(shape.square()).sqrt().clamp(min=1.0)
+    return _on_grid((shape * pick(safe, bound / norms) * SLACK).reshape(rows.shape), bound, nonnegative)
+
+
+def _row_sums(values: Tensor) -> Tensor:
+    """(n, d) -> (n, 1), folding halves: unlike `sum`, whose rounding may depend on the number and layout of rows."""
+    while values.shape[1] > 1:
+        half, odd = divmod(values.shape[1], 2)
+        folded = values[:, :half] + values[:, half : 2 * half]
+        values = torch.cat([folded, values[:, -1:]], dim=1) if odd else folded
+    return values
+
+
+def _on_grid(rows: Tensor, bound: float, nonnegative: bool) -> Bounded:
+    """Truncates towards zero, which never lengthens a row, and checks the bound in integers."""
+    grid_rows = (rows / (bound * GRID)).trunc().to(torch.int64)
+    squares = grid_rows.flatten(1).square().sum(dim=1)
+    if len(squares) and int(squares.max()) > round(GRID**-2):
+        raise NotBounded(f"rows of norm at most {bound}", "a longer row after scaling", "Report this as a bug.")
+    return Bounded(grid_rows, bound, nonnegative, _MADE_HERE)
+
+
+def with_total(rows: Bounded, weight: float) -> Bounded:
+    """Appends one coordinate of value `weight` to every non-zero row, so that sums carry their own record count.
+
+    Guarantee: the new bound is sqrt(bound^2 + weight^2). Summed with noise, that coordinate is a private total:
+      nothing has to be divided by an exact record count, which is private under add/remove.
+    """
+    if not 0 < weight <= 1e100:
+        raise ConfigError("a total weight above 0", f"{weight}", "Leave the total out instead.")
+    bound = math.hypot(rows.bound, weight)
+    values = rows.grid_rows.flatten(1).to(torch.float64) * rows.grid_step
+    present = (rows.grid_rows.flatten(1) != 0).any(dim=1, keepdim=True).to(torch.float64) * weight
+    return _on_grid(torch.cat([values, present], dim=1) * SLACK, bound, rows.nonnegative)
+
+
+class GroupedSum:
+    """Exact running sum of bounded rows, each added to one group (its label): the shape of a streaming release.
+
+    Guarantee: adding or removing one unit of at most `rows_per_unit` rows moves the sum by at most `bound` in L2 norm
+      over all groups together; replacing one moves it by at most 2 bounds, or sqrt(2) bounds where rows are
+      non-negative. At record level a unit is one row; at user level `rows_per_unit` is the declared cap of images
+      per user, and whoever adds rows drops those beyond it.
+    """
+
+    def __init__(
+        self, num_groups: int, *, rows_per_unit: int | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        if rows_per_unit is not None and not (isinstance(rows_per_unit, int) and rows_per_unit >= 1):
+            raise ConfigError("a whole cap of at least 1 row per unit", f"{rows_per_unit}", "Declare the cap.")
+        self.num_groups = num_groups
+        self.rows_per_unit = rows_per_unit
+        self.grid_total: Tensor | None = None
+        self._device = device
+        self._row_bound = 0.0
+        self._nonnegative = False
+
+    @property
+    def bound(self) -> float:
+        return self._row_bound * (self.rows_per_unit or 1)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        return sum_sensitivity(self.bound, adjacency, nonnegative=self._nonnegative)
+
+    def absence(self, adjacency: Adjacency) -> float:
+        """How far leaving one unit out moves the sum, in sensitivities: the same number whatever the bound."""
+        return 1.0 / sum_sensitivity(1.0, adjacency, nonnegative=self._nonnegative)
+
+    @property
+    def grid_step(self) -> float:
+        return self._row_bound * GRID
+
+    def add(self, rows: Bounded, groups: Tensor) -> None:
+        if self.grid_total is None:
+            self._row_bound, self._nonnegative = rows.bound, rows.nonnegative
+            shape = (self.num_groups, *rows.grid_rows.shape[1:])
+            self.grid_total = torch.zeros(shape, dtype=torch.int64, device=self._device)
+        if (rows.bound, rows.nonnegative) != (self._row_bound, self._nonnegative):
+            raise NotBounded(f"rows of bound {self._row_bound}", f"{rows.bound}", "Bound all rows of a sum alike.")
+        self.grid_total.index_add_(0, groups.to(self._device), rows.grid_rows.to(self._device))
+
+
+def sum_rows(rows: Bounded) -> GroupedSum:
+    """The plain sum of all rows, as one group."""
+    total = GroupedSum(1, device=rows.grid_rows.device)
+    total.add(rows, torch.zeros(len(rows), dtype=torch.int64))
+    return total
+
+
+def sum_sensitivity(bound: float, adjacency: Adjacency, *, nonnegative: bool = False) -> float:
+    """How far one unit can move a sum of rows of norm `bound` (privacy model, section on neighbours)."""
+    if adjacency is Adjacency.ADD_REMOVE:
+        return bound
+    # Two vectors of the same ball; if both are non-negative their angle is at most 90 degrees.
+    return bound * (math.sqrt(2.0) if nonnegative else 2.0)

@@ -1,0 +1,121 @@
+"""What may be said about a release: the proven epsilon with its assumptions, and the published one beside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from veilset.errors import LedgerError, MissingExtra, MixedAdjacency
+from veilset.privacy.accounting import price, renyi_epsilon
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.gaussian import gaussian_epsilon, true_positive_rate
+from veilset.privacy.ledger import LedgerRecord
+
+Status = Literal["sound", "conservative", "refuted"]
+
+KERNEL_ASSUMPTIONS = (
+    "image size, channels, class names, declared size, delta and all settings were fixed without looking at the data",
+    "a row depends only on its own record and on what was already released",
+    "noise and draws come from operating-system entropy, used once and kept secret (computational privacy)",
+    "no score on the real images, exact count, timing or log of this run is published",
+)
+UNIT_ASSUMPTIONS = {
+    Unit.RECORD: "one image per person: k images of one person multiply mu by k",
+    Unit.USER: "the user column names every person, and images beyond the declared cap per user were dropped",
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """The epsilon a paper's own formula gives for this very noise, and what is known about that formula."""
+
+    epsilon: float
+    status: Status
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Proven epsilon first. `epsilon` is None where nothing can be proven; `stamps` say why not to trust it."""
+
+    epsilon: float | None
+    delta: float
+    adjacency: Adjacency
+    unit: Unit
+    accountant: str
+    mu: float | None = None
+    cross_check: float | None = None
+    """The same releases priced by Renyi accounting: a looser bound from other code."""
+    assumptions: tuple[str, ...] = ()
+    published: Published | None = None
+    stamps: tuple[str, ...] = ()
+
+    @classmethod
+    def from_ledger(
+        cls, record: LedgerRecord, *, assumptions: tuple[str, ...], published: Published | None, stamps: tuple[str, ...]
+    ) -> Claim:
+        """Prices what a ledger says was charged. Flags and plans have no say here."""
+        every = (*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[record.unit], *assumptions)
+        terms: dict[str, Any] = {"delta": record.delta, "adjacency": record.adjacency, "unit": record.unit}
+        if record.not_private is not None:
+            stamps = (f"NOT PRIVATE: {record.not_private}", *stamps)
+            return cls(epsilon=None, accountant="none", stamps=stamps, published=published, **terms)
+        cost = price(record.spent, record.delta, record.adjacency)
+        return cls(
+            epsilon=cost.epsilon, accountant=cost.accountant, mu=cost.mu, cross_check=_cross_check(record),
+            assumptions=every, published=published, stamps=stamps, **terms,
+        )  # fmt: skip
+
+    @property
+    def as_replace(self) -> float | None:
+        """The epsilon of the same noise when neighbours differ by replacing one unit instead of adding or removing."""
+        if self.mu is None or self.adjacency is Adjacency.REPLACE:
+            return None
+        return gaussian_epsilon(2 * self.mu, self.delta)
+
+    def attack_power(self, false_positive_rate: float = 0.01) -> float | None:
+        """The largest share of present units any attacker recognises while accusing this share of absent ones."""
+        if self.epsilon is None:
+            return None
+        bound = min(1.0, math.exp(min(self.epsilon, 700.0)) * false_positive_rate + self.delta)
+        return bound if self.mu is None else min(bound, true_positive_rate(self.mu, false_positive_rate))
+
+    def check_comparable(self, other: Claim) -> None:
+        """Refuses to put two epsilons side by side that do not mean the same."""
+        terms = [(claim.adjacency, claim.unit, claim.delta) for claim in (self, other)]
+        if terms[0] != terms[1]:
+            raise MixedAdjacency(f"{terms[0]}", f"{terms[1]}", "Compare claims of the same adjacency, unit and delta.")
+
+    def __str__(self) -> str:
+        proven = "none" if self.epsilon is None else f"{self.epsilon:.4g}"
+        parts = [
+            f"eps_proven={proven} delta={self.delta:g} adjacency={self.adjacency} unit={self.unit}",
+            f"accountant={self.accountant}" + ("" if self.mu is None else f" mu={self.mu:.4g}"),
+        ]
+        if self.published:
+            parts.append(f"eps_as_published={self.published.epsilon:.4g} (status: {self.published.status})")
+        return " | ".join([*self.stamps, *parts])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Claim:
+        try:
+            fields = dict(value)
+            published = fields.pop("published")
+            fields.update(adjacency=Adjacency(fields["adjacency"]), unit=Unit(fields["unit"]))
+            fields.update({name: tuple(fields[name]) for name in ("assumptions", "stamps")})
+            return cls(published=None if published is None else Published(**published), **fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerError(
+                "a privacy claim", f"{error!r}", "The file was changed or is of another version."
+            ) from error
+
+
+def _cross_check(record: LedgerRecord) -> float | None:
+    try:
+        return renyi_epsilon(record.spent, record.delta, record.adjacency)
+    except MissingExtra:
+        return None

@@ -1,0 +1,303 @@
+"""The run folder: `release/` may be shared, `vault/` (mode 0700) may not. Fitting, resuming, exporting, verifying."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file as safetensors_load_file
+from safetensors.torch import save as safetensors_save
+from torch import Tensor, nn
+
+import veilset
+from veilset.artifact import Privacy, model_bytes, privacy_bytes, read_release, write_release
+from veilset.budget import DatasetBudget
+from veilset.card import model_card
+from veilset.data.pictures import sample_grid
+from veilset.data.spec import ImageSet
+from veilset.errors import ArtifactError, ConfigError, PrivacyError, RunError, VeilsetError
+from veilset.files import require_empty, write_atomically
+from veilset.methods.base import FitContext, Progress, get_method, make_config
+from veilset.methods.plan import Plan
+from veilset.model import Model, from_pretrained, release_folder
+from veilset.privacy.accounting import price, renyi_epsilon
+from veilset.privacy.claim import Claim
+from veilset.privacy.events import NOTHING, Composed
+from veilset.privacy.ledger import PrivacyLedger
+from veilset.privacy.noise import NoiseSource, NoNoise
+from veilset.privacy.release import Door
+
+UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
+
+
+class RunFolder:
+    """Paths of one run, its log and its checkpoints. Everything but `release/` stays with the owner."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.release = path / "release"
+        self.vault = path / "vault"
+        self.ledger_path = self.vault / "ledger.jsonl"
+        self.plan_path = self.vault / "plan.json"
+
+    @classmethod
+    def create(cls, path: Path, plan: Plan) -> RunFolder:
+        require_empty(path)
+        folder = cls(path)
+        (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
+        folder.vault.chmod(0o700)
+        write_atomically(folder.plan_path, json.dumps(plan.to_json(), indent=1).encode(), mode=0o600)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        folder = cls(path)
+        if not folder.plan_path.is_file():
+            raise RunError(f"a run folder at {path}", "no vault/plan.json in it", "Start it with `veilset fit --out`.")
+        return folder
+
+    @property
+    def finished(self) -> bool:
+        return (self.release / "manifest.json").is_file()
+
+    def log(self, **entry: Any) -> None:
+        """One line of the owner's log. It holds times and counts, so it stays in the vault."""
+        with (self.vault / "log.jsonl").open("a") as file:
+            file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
+
+    def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        write_atomically(self._checkpoint(name), safetensors_save(plain), mode=0o600)
+
+    def load(self, name: str) -> dict[str, Tensor] | None:
+        path = self._checkpoint(name)
+        return safetensors_load_file(path) if path.is_file() else None
+
+    def _checkpoint(self, name: str) -> Path:
+        return self.vault / "checkpoints" / f"{name}.safetensors"
+
+    def shard_key(self, budget: DatasetBudget | None) -> bytes:
+        """The data set's key where it has a budget, else one of this run's own; the same after a resume."""
+        if budget is not None:
+            return budget.shard_key
+        path = self.vault / "shard.key"
+        if not path.is_file():
+            write_atomically(path, NoiseSource().key_bytes(), mode=0o600)
+        return path.read_bytes()
+
+
+def reserve(plan: Plan, images_path: Path | None) -> Plan:
+    """The plan with its cost charged to the data set's budget, where there is one."""
+    budget = DatasetBudget.find(images_path) if images_path is not None else None
+    if budget is None or plan.reservation is not None or plan.not_private:
+        return plan
+    name = budget.reserve(Composed((plan.planned, plan.reserve)), adjacency=plan.facts.adjacency, unit=plan.facts.unit)
+    return replace(plan, reservation=name)
+
+
+def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> None:
+    """Stops before anything is written: wrong images for the plan, or a published epsilon on private data."""
+    if plan.facts.spec != images.spec:
+        raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
+    if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
+        raise PrivacyError(
+            "proven accounting on private data",
+            f"the published accounting of {plan.method} (proven epsilon of the same run: {plan.epsilon_planned:.4g})",
+            "Drop --accounting published, or declare a public benchmark with --benchmark, or, knowing that the "
+            "published epsilon may not hold, pass --allow-published-accounting.",
+        )
+
+
+def execute(
+    images: ImageSet,
+    plan: Plan,
+    path: Path,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress = lambda *_: None,
+    allow_published: bool = False,
+    noise: NoiseSource | None = None,
+) -> Model:
+    """Runs a plan into a new folder.
+
+    Args:
+        noise: for tests only; a reproducible source voids the claim and everything says so.
+    """
+    check_allowed(plan, images, allow_published=allow_published)
+    budget = _budget_of(images)
+    require_empty(path)
+    plan = reserve(plan, _path_of(images))
+    noise = noise or (NoNoise() if plan.accounting == "none" else NoiseSource())
+    not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
+    try:
+        folder = RunFolder.create(path, plan)
+        ledger = PrivacyLedger.open_new(
+            folder.ledger_path, planned=plan.planned, reserve=plan.reserve, adjacency=plan.facts.adjacency,
+            unit=plan.facts.unit, delta=plan.delta, not_private=not_private,
+        )  # fmt: skip
+    except VeilsetError:
+        if budget is not None and plan.reservation is not None:
+            budget.settle(plan.reservation, NOTHING)  # no ledger, so nothing can have been released
+        raise
+    return _run(images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
+
+
+def resume(
+    images: ImageSet,
+    path: Path,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress = lambda *_: None,
+    allow_published: bool = False,
+) -> Model:
+    """Continues an interrupted run with fresh noise. What was charged stays charged; a finished run is just loaded."""
+    folder = RunFolder.open(path)
+    if folder.finished:
+        return from_pretrained(path)
+    plan = Plan.load(folder.plan_path)
+    check_allowed(plan, images, allow_published=allow_published)
+    ledger = PrivacyLedger.resume(folder.ledger_path)
+    noise = NoiseSource() if ledger.private else NoNoise()
+    return _run(images, plan, folder, Door(ledger, noise), _budget_of(images), torch.device(device), progress)
+
+
+def _run(
+    images: ImageSet,
+    plan: Plan,
+    folder: RunFolder,
+    door: Door,
+    budget: DatasetBudget | None,
+    device: torch.device,
+    progress: Progress,
+) -> Model:
+    method = get_method(plan.method)
+    started = time.perf_counter()
+    context = FitContext(
+        door=door,
+        facts=plan.facts,
+        noise_multiplier=plan.noise_multiplier,
+        shard_key=folder.shard_key(budget),
+        seed=plan.seed,
+        device=device,
+        checkpoints=folder,
+        progress=progress,
+    )
+    folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
+    try:
+        module = method.fit(make_config(method, plan.config), images, context)
+        door.ledger.close()
+        _write(folder, plan, module, door.ledger, images, budget)
+    finally:
+        door.ledger.unlock()
+    if budget is not None and plan.reservation is not None and door.ledger.private:
+        budget.settle(plan.reservation, door.ledger.spent)
+    folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
+    return from_pretrained(folder.path)
+
+
+def _write(
+    folder: RunFolder,
+    plan: Plan,
+    module: nn.Module,
+    ledger: PrivacyLedger,
+    images: ImageSet,
+    budget: DatasetBudget | None,
+) -> None:
+    benchmark = images.source.benchmark
+    untracked = (UNTRACKED,) if budget is None and benchmark is None else ()
+    claim = Claim.from_ledger(
+        ledger,
+        assumptions=(*get_method(plan.method).assumptions, *untracked),
+        published=plan.published,
+        stamps=(f"public benchmark data ({benchmark})",) if benchmark else (),
+    )
+    config = {
+        "veilset": veilset.__version__,
+        "method": plan.method,
+        "config": plan.config,
+        "spec": plan.facts.spec.to_json(),
+        "declared_size": plan.facts.declared_size,
+        "accounting": plan.accounting,
+        "epsilon_target": plan.epsilon_target,
+        "seed": plan.seed,
+    }
+    privacy = Privacy(claim, tuple(ledger.lines()))
+    picture = Model(folder.release, get_method(plan.method), plan.facts.spec, module.cpu(), privacy)
+    shown = picture.sample(10 * min(plan.facts.spec.num_classes, 20), mix=_first_classes(plan.facts.spec.class_names))
+    write_release(
+        folder.release,
+        {
+            "config.json": json.dumps(config, indent=1).encode(),
+            "model.safetensors": model_bytes(module),
+            "privacy.json": privacy_bytes(privacy),
+            "README.md": model_card(config, claim).encode(),
+            "samples.png": sample_grid(shown),
+        },
+    )
+
+
+def _first_classes(names: tuple[str, ...]) -> dict[str, float]:
+    return dict.fromkeys(names[:20], 1.0)
+
+
+def _path_of(images: ImageSet) -> Path | None:
+    return Path(images.source.path) if images.source.path and images.source.benchmark is None else None
+
+
+def _budget_of(images: ImageSet) -> DatasetBudget | None:
+    path = _path_of(images)
+    return DatasetBudget.find(path) if path is not None and path.exists() else None
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """What anyone can check about a release: hashes, ledger chain, model, and epsilon priced anew by two accountants.
+
+    Raises: ArtifactError or LedgerError for anything that does not hold.
+    """
+    model = from_pretrained(path)
+    claim, record = model.claim, model.privacy.record
+    stated = (claim.delta, claim.adjacency, claim.unit)
+    if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) != (not record.private):
+        raise ArtifactError("a claim about its own ledger", f"{claim}", "Do not trust this release.")
+    result: dict[str, Any] = {"method": model.method, "claim": str(claim), "files": "unchanged", "ledger": "unbroken"}
+    if claim.epsilon is None:
+        return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
+    exact = price(record.spent, record.delta, record.adjacency)
+    second = renyi_epsilon(record.spent, record.delta, record.adjacency)
+    if exact.epsilon > claim.epsilon * (1 + 1e-6) + 1e-9:
+        raise ArtifactError(
+            f"an epsilon of at least {exact.epsilon:.6g}, as its ledger is priced",
+            f"a claim of {claim.epsilon:.6g}",
+            "Do not trust this release.",
+        )
+    if second is not None and second < exact.epsilon * (1 - 1e-3):
+        raise ArtifactError(
+            f"two accountants that agree ({exact.accountant}: {exact.epsilon:.6g})",
+            f"Renyi accounting below it: {second:.6g}",
+            "Do not rely on either; report this as a bug.",
+        )
+    verdict = "the stated epsilon follows from the ledger"
+    return {
+        **result,
+        "epsilon": exact.epsilon,
+        "accountant": exact.accountant,
+        "epsilon_renyi": second,
+        "verdict": verdict,
+    }
+
+
+def export(path: Path, out: Path) -> dict[str, Any]:
+    """Copies what may be shared, after checking it: the only documented way out of a run folder."""
+    checked = verify(path)
+    model = from_pretrained(path)
+    if model.claim.epsilon is None:
+        raise ArtifactError("a release with a privacy claim", f"{model.claim.stamps[0]}", "Fit with an epsilon first.")
+    files = read_release(release_folder(path))
+    require_empty(out)
+    write_release(out, files)
+    return checked

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from veilset.data import ImageSet, ImageSpec, load, to_bytes, to_unit_range
+from veilset.errors import ConfigError, DataError
+
+from .helpers import small_images
+
+SPEC = ImageSpec(height=8, width=8, channels=1, class_names=("a", "b"))
+
+
+def test_spec_survives_json() -> None:
+    assert ImageSpec.from_json(SPEC.to_json()) == SPEC
+    assert SPEC.num_values == 64
+
+
+@pytest.mark.parametrize(
+    "change", [{"channels": 2}, {"height": 7}, {"width": 513}, {"class_names": ()}, {"class_names": ("a", "a")}]
+)
+def test_unusable_specs_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ImageSpec(**{"height": 8, "width": 8, "channels": 1, "class_names": ("a",), **change})  # type: ignore[arg-type]
+
+
+def test_repr_does_not_show_the_number_of_records() -> None:
+    assert "6" not in repr(load(small_images(6), [0, 1, 0, 1, 0, 1]))
+
+
+def test_subset_takes_rows_and_masks() -> None:
+    images = load(small_images(4), [0, 1, 0, 1], ids=list("wxyz"), users=list("ppqq"))
+    rows, mask = torch.tensor([1, 3]), torch.tensor([False, True, False, True])
+    for picked in (images.subset(rows), images.subset(mask)):
+        assert picked.ids == ("x", "z")
+        assert picked.users == ("p", "q")
+        assert (picked.pixels == images.pixels[rows]).all()
+
+
+def test_valid_must_match_the_records() -> None:
+    images = load(small_images(4), [0, 1, 0, 1])
+    with pytest.raises(DataError, match="valid"):
+        ImageSet(spec=SPEC, pixels=images.pixels, labels=images.labels, valid=torch.ones(3, dtype=torch.bool))
+
+
+def test_batches_cover_everything_in_order() -> None:
+    images = load(small_images(5), [0, 1, 0, 1, 0])
+    batches = list(images.batches(2))
+    assert [len(labels) for _, labels, _ in batches] == [2, 2, 1]
+    assert (to_bytes(torch.cat([pixels for pixels, _, _ in batches])) == images.pixels).all()
+    assert to_unit_range(images.pixels).max() <= 1

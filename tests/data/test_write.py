@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from veilset.data import ImageSet, ImageSpec, load, write_folder, write_npz
+from veilset.errors import ConfigError, DataError
+
+from .helpers import small_images
+
+
+def synthetic(channels: int = 1, valid: list[bool] | None = None) -> ImageSet:
+    images = load(small_images(channels=channels), [0, 1, 2, 0, 1, 2], class_names=["ant", "bee", "cow"])
+    flags = torch.tensor(valid) if valid else images.valid
+    return ImageSet(spec=images.spec, pixels=images.pixels, labels=images.labels, valid=flags)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_folder_reads_back_the_same(tmp_path: Path, channels: int) -> None:
+    images = synthetic(channels)
+    calls: list[tuple[int, int]] = []
+    write_folder(images, tmp_path / "new" / "out", progress=lambda done, total: calls.append((done, total)))
+    again = load(tmp_path / "new" / "out")
+    assert again.spec == images.spec
+    assert again.ids is not None
+    assert again.ids[:3] == ("ant/000001.png", "ant/000002.png", "bee/000001.png")
+    order = images.labels.argsort(stable=True)
+    assert (again.pixels == images.pixels[order]).all()
+    assert calls[-1] == (6, 6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_npz_reads_back_the_same(tmp_path: Path, channels: int) -> None:
+    images = synthetic(channels)
+    write_npz(images, tmp_path / "a.npz")
+    again = load(tmp_path / "a.npz")
+    assert again.spec == images.spec
+    assert (again.pixels == images.pixels).all()
+    assert (again.labels == images.labels).all()
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as archive:
+        assert archive["class_names"].tolist() == ["ant", "bee", "cow"]
+
+
+def test_null_records_are_left_out(tmp_path: Path) -> None:
+    images = synthetic(valid=[False, True, True, True, True, True])
+    write_folder(images, tmp_path / "out")
+    write_npz(images, tmp_path / "a.npz")
+    assert len(load(tmp_path / "out")) == len(load(tmp_path / "a.npz")) == 5
+
+
+def test_folder_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    for out in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(DataError, match="new or empty"):
+            write_folder(synthetic(), out)
+    (tmp_path / "empty").mkdir()
+    write_folder(synthetic(), tmp_path / "empty")
+
+
+def test_npz_does_not_overwrite_and_keeps_its_suffix(tmp_path: Path) -> None:
+    write_npz(synthetic(), tmp_path / "a.npz")
+    with pytest.raises(DataError, match="exists"):
+        write_npz(synthetic(), tmp_path / "a.npz")
+    with pytest.raises(ConfigError, match=r"\.npz"):
+        write_npz(synthetic(), tmp_path / "a.zip")
+    with pytest.raises(DataError):
+        write_npz(synthetic(), tmp_path / "missing" / "a.npz")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        ".",
+        "..",
+        "../x",
+        "a/b",
+        "a\\b",
+        "C:",
+        "x\0",
+        "x\n",
+        "\x1b[31m",
+        ".hidden",
+        "\ud800",
+        "x" * 201,
+        "ü" * 101,
+    ],
+)
+def test_class_names_that_could_leave_the_folder_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="class"):
+        ImageSpec(height=8, width=8, channels=1, class_names=("good", name))
+
+
+def test_harmless_class_names_are_kept() -> None:
+    names = ("T-shirt & top", "猫", "क्‍ष", "a..b", "0")
+    assert ImageSpec(height=8, width=8, channels=1, class_names=names).class_names == names

@@ -1,0 +1,212 @@
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from veilset.data.spec import ImageSet, ImageSpec, Source
+from veilset.errors import ConfigError, DataError, MissingExtra
+from veilset.evaluate import gen2real
+from veilset.evaluate.classifiers import CLASSIFIERS, CNN_EPOCHS, Classifier
+from veilset.randomness import named_generator
+
+
+def toy(name, count=240, *, height=8, width=8, channels=1, names=("left", "right"), noise=60, **fields):
+    """Noisy images with one bright vertical stripe; its position is the class."""
+    spec = ImageSpec(height=height, width=width, channels=channels, class_names=names)
+    generator = named_generator(0, f"toy/{name}")
+    pixels = torch.randint(0, noise, (count, *spec.shape), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(count) % spec.num_classes
+    edges = [round(i * width / spec.num_classes) for i in range(spec.num_classes + 1)]
+    for label in range(spec.num_classes):
+        rows = (labels == label).nonzero().flatten()
+        pixels[rows, :, :, edges[label] : edges[label + 1]] += 120
+    return ImageSet(spec=spec, pixels=pixels, labels=labels, **fields)
+
+
+def hard(name, **options):
+    """Noise that nearly hides the stripe: accuracies lie strictly between chance and 1, so that they can differ."""
+    images = toy(name, noise=120, **options)
+    generator = named_generator(0, f"hard/{name}")
+    washed = torch.randint(0, 256, images.pixels.shape, generator=generator, dtype=torch.uint8)
+    mixed = (images.pixels.float() * 0.08 + washed.float() * 0.92).to(torch.uint8)
+    return dataclasses.replace(images, pixels=mixed)
+
+
+def numbers(scores):
+    return [(s.metric, s.mean, s.sd, s.details["per_class"], s.details["per_seed"]) for s in scores]
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "channels"), [(8, 8, 1), (9, 13, 3), (28, 28, 1)], ids=["small grey", "odd rgb", "mnist-like"]
+)
+def test_separable_classes_are_learnt(height, width, channels):
+    shape = {"height": height, "width": width, "channels": channels}
+    scores = gen2real(toy("train", **shape), toy("test", 60, **shape))
+    assert [score.metric for score in scores] == ["gen2real/cnn", "gen2real/mlp"]
+    for score in scores:
+        assert score.mean > 0.95
+        assert score.details["vanished"] == []
+        assert score.details["num_synthetic"] == 240
+
+
+def test_sabotage_swapped_synthetic_labels_make_accuracy_collapse():
+    train = toy("train")
+    swapped = dataclasses.replace(train, labels=1 - train.labels)
+    for score in gen2real(swapped, toy("test", 60)):
+        assert score.mean < 0.1
+        assert score.details["vanished"] == ["left", "right"]
+
+
+def test_sabotage_labels_that_say_nothing_leave_chance_level():
+    names = tuple("abcde")
+    train = toy("train", 300, width=10, names=names)
+    order = torch.randperm(300, generator=named_generator(0, "shuffle"))
+    shuffled = dataclasses.replace(train, labels=train.labels[order])
+    (score,) = gen2real(shuffled, toy("test", 100, width=10, names=names), classifiers=("cnn",))
+    assert score.mean < 0.45, score.mean
+
+
+def test_classes_the_generator_confuses_are_named_as_vanished():
+    names = tuple("abcd")
+    train = toy("train", names=names)
+    confused = torch.tensor([0, 1, 3, 2])[train.labels]
+    (score,) = gen2real(dataclasses.replace(train, labels=confused), toy("test", 80, names=names), classifiers=("cnn",))
+    assert score.details["vanished"] == ["c", "d"]
+    assert "class 'c' has vanished" in score.details["warnings"][0]
+    assert score.details["per_class"]["b"] > 0.95
+
+
+def test_the_same_seed_repeats_and_another_seed_does_not():
+    train, test = hard("train"), hard("test", count=200)
+    first, again = gen2real(train, test, seeds=(0, 1)), gen2real(train, test, seeds=(0, 1))
+    assert numbers(first) == numbers(again)
+    for score in first:
+        assert score.n == 2
+        assert score.details["per_seed"][0] != score.details["per_seed"][1]
+        assert score.sd == pytest.approx(np.std(score.details["per_seed"], ddof=1))
+    (alone,) = gen2real(train, test, classifiers=("cnn",), seeds=(1,))
+    assert alone.mean == first[0].details["per_seed"][1], "a seed's result depends on the seeds before it"
+
+
+def test_global_seeds_neither_change_a_score_nor_are_used_up_by_it():
+    train, test = hard("train"), hard("test", count=100)
+    results = []
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng():
+            for seed in (1, 2):
+                torch.manual_seed(seed)
+                np.random.seed(seed)  # noqa: NPY002
+                before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+                results.append(numbers(gen2real(train, test)))
+                assert torch.equal(torch.get_rng_state(), before[0])
+                assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+    assert results[0] == results[1]
+
+
+def test_null_records_of_the_real_set_are_left_out():
+    test = toy("test", 60)
+    wrong_labels = test.labels.clone()
+    wrong_labels[:30] = 1 - wrong_labels[:30]
+    valid = torch.arange(60) >= 30
+    (score,) = gen2real(toy("train"), dataclasses.replace(test, labels=wrong_labels, valid=valid), classifiers=("mlp",))
+    assert score.mean > 0.95
+
+
+def test_scores_on_real_images_are_private_unless_they_are_a_public_benchmark():
+    train, test = toy("train", 40), toy("test", 20)
+    (private,) = gen2real(train, test, classifiers=("mlp",))
+    public_test = dataclasses.replace(test, source=Source(benchmark="mnist"))
+    (public,) = gen2real(train, public_test, classifiers=("mlp",))
+    assert private.touched_private_data
+    assert not public.touched_private_data
+
+
+def test_a_class_without_test_images_is_reported_and_not_scored():
+    test = toy("test", 40)
+    (score,) = gen2real(toy("train"), test.subset((test.labels == 0).nonzero().flatten()), classifiers=("mlp",))
+    assert list(score.details["per_class"]) == ["left"]
+    assert any("'right' has no test images" in warning for warning in score.details["warnings"])
+
+
+def test_progress_counts_every_classifier_and_seed():
+    calls = []
+    gen2real(toy("train", 20), toy("test", 10), seeds=(0, 1), progress=lambda *call: calls.append(call))
+    total = 2 * (CNN_EPOCHS + 1)
+    assert {call[2] for call in calls} == {total}
+    done = [call[1] for call in calls]
+    assert done == sorted(done)
+    assert done[-1] == total
+    assert calls[0] == ("gen2real/cnn, seed 0: fitting", 0, total)
+
+
+def test_another_classifier_needs_one_registry_entry(monkeypatch):
+    def fit_constant(train, ctx):
+        ctx.tick("fitted")
+        return lambda images: torch.zeros(len(images), dtype=torch.int64)
+
+    monkeypatch.setitem(CLASSIFIERS, "constant", Classifier(fit=fit_constant))
+    (score,) = gen2real(toy("train"), toy("test", 60), classifiers=("constant",))
+    assert (score.metric, score.mean) == ("gen2real/constant", 0.5)
+    assert score.details["vanished"] == ["right"]
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "test", "message"),
+    [
+        (toy("a", 10), toy("b", 10, height=9), r"shape \(1, 9, 8\)"),
+        (toy("a", 10), toy("b", 10, channels=3), r"shape \(3, 8, 8\)"),
+        (toy("a", 10), toy("b", 10, names=("left", "mid", "right")), "2 synthetic and 3 real classes"),
+        (toy("a", 10, names=("all",)), toy("b", 10, names=("all",)), "two or more classes"),
+        (toy("a", 10), toy("b", 10, names=("right", "left")), "Renumber"),
+        (toy("a", 10), toy("b", 10, names=("left", "up")), r"no synthetic class \['up'\], but \['right'\]"),
+        (toy("a", 1), toy("b", 10), r"none of \['right'\]"),
+        (toy("a", 0), toy("b", 10), r"none of \['left', 'right'\]"),
+        (toy("a", 10), toy("b", 0), "no readable image"),
+        (toy("a", 10), toy("b", 10, valid=torch.zeros(10, dtype=torch.bool)), "no readable image"),
+        (toy("a", 10, valid=torch.arange(10) % 2 == 0), toy("b", 10), r"none of \['right'\]"),
+    ],
+)
+def test_sets_that_do_not_fit_together_are_refused(synthetic, test, message):
+    with pytest.raises(DataError, match=message) as caught:
+        gen2real(synthetic, test)
+    assert all((caught.value.expected, caught.value.found, caught.value.todo))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classifiers": ("cnn", "svm")}, "cnn, mlp"),
+        ({"classifiers": ()}, "cnn, mlp"),
+        ({"classifiers": "cnn"}, "a list of"),
+        ({"classifiers": ("cnn", "cnn")}, "distinct"),
+        ({"seeds": ()}, "at least one seed"),
+        ({"seeds": (1, 1)}, "none of them twice"),
+    ],
+    ids=str,
+)
+def test_unusable_choices_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        gen2real(toy("a", 10), toy("b", 10), **options)
+
+
+def test_without_scikit_learn_the_cnn_works_and_the_mlp_says_what_to_install(monkeypatch):
+    for module in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    gen2real(toy("a", 10), toy("b", 10), classifiers=("cnn",))
+    with pytest.raises(MissingExtra, match=r"veilset\[eval\]"):
+        gen2real(toy("a", 10), toy("b", 10), classifiers=("mlp",))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_device_gives_the_same_score_twice():
+    train, test = hard("train"), hard("test", count=200)
+    first, again = (gen2real(train, test, classifiers=("cnn",), device="cuda") for _ in range(2))
+    assert numbers(first) == numbers(again)
+    (easy,) = gen2real(toy("train"), toy("test", 60), classifiers=("cnn",), device="cuda")
+    assert easy.mean > 0.95
