@@ -49,6 +49,11 @@ def plan(
     return make_plan(method, facts, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings, seed=seed)
 
 
+def plan_for(images: ImageSet, *, declared_size: int | None = None, **options: Any) -> Plan:
+    """`plan` for images at hand; without a declared size, their number is rounded and thereby declared."""
+    return plan(images.spec, declared_size=declared_size or suggest_declared_size(len(images)), **options)
+
+
 def fit(
     images: ImageSet,
     *,
@@ -69,13 +74,7 @@ def fit(
         declared_size: public size of the collection; by default the exact one, rounded, which you thereby declare.
         options: everything `veilset.plan` takes, and the method's own options.
     """
-    chosen = plan(
-        images.spec,
-        method=method,
-        epsilon=epsilon,
-        declared_size=declared_size or suggest_declared_size(len(images)),
-        **options,
-    )
+    chosen = plan_for(images, method=method, epsilon=epsilon, declared_size=declared_size, **options)
     temporary = None if out is not None else tempfile.TemporaryDirectory(prefix="veilset-")
     path = Path(out) if out is not None else Path(str(temporary and temporary.name)) / "run"
     model = execute(

@@ -1,4 +1,4 @@
-"""The run folder: `release/` may be shared, `vault/` (mode 0700) may not. Fitting, resuming, exporting, verifying."""
+"""The run folder: `release/` may be shared, `vault/` (mode 0700) may not. Fitting and resuming."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 import veilset
-from veilset.artifact import Privacy, model_bytes, privacy_bytes, read_release, write_release
+from veilset.artifact import Privacy, model_bytes, privacy_bytes, write_release
 from veilset.budget import DatasetBudget
 from veilset.card import model_card
 from veilset.data.pictures import sample_grid
 from veilset.data.spec import ImageSet
-from veilset.errors import ArtifactError, ConfigError, PrivacyError, RunError, VeilsetError
+from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty, write_atomically
 from veilset.methods.base import FitContext, Progress, get_method, make_config
 from veilset.methods.plan import Plan
-from veilset.model import Model, from_pretrained, release_folder
-from veilset.privacy.accounting import price, renyi_epsilon
+from veilset.model import Model, from_pretrained
 from veilset.privacy.claim import Claim
 from veilset.privacy.events import NOTHING, Composed
 from veilset.privacy.ledger import PrivacyLedger
@@ -51,7 +50,7 @@ class RunFolder:
         folder = cls(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
-        write_atomically(folder.plan_path, json.dumps(plan.to_json(), indent=1).encode(), mode=0o600)
+        write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
 
     @classmethod
@@ -69,6 +68,18 @@ class RunFolder:
         """One line of the owner's log. It holds times and counts, so it stays in the vault."""
         with (self.vault / "log.jsonl").open("a") as file:
             file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
+
+    def logging(self, progress: Progress) -> Progress:
+        """`progress` that also leaves a line in the log now and then."""
+        last: dict[str, Any] = {"time": 0.0, "message": ""}
+
+        def both(message: str, done: int, total: int) -> None:
+            progress(message, done, total)
+            if message != last["message"] or time.monotonic() - last["time"] > 5 or done == total:
+                last.update(time=time.monotonic(), message=message)
+                self.log(event="progress", doing=message, done=done, total=total)
+
+        return both
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -185,7 +196,7 @@ def _run(
         seed=plan.seed,
         device=device,
         checkpoints=folder,
-        progress=progress,
+        progress=folder.logging(progress),
     )
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:
@@ -252,52 +263,3 @@ def _path_of(images: ImageSet) -> Path | None:
 def _budget_of(images: ImageSet) -> DatasetBudget | None:
     path = _path_of(images)
     return DatasetBudget.find(path) if path is not None and path.exists() else None
-
-
-def verify(path: Path) -> dict[str, Any]:
-    """What anyone can check about a release: hashes, ledger chain, model, and epsilon priced anew by two accountants.
-
-    Raises: ArtifactError or LedgerError for anything that does not hold.
-    """
-    model = from_pretrained(path)
-    claim, record = model.claim, model.privacy.record
-    stated = (claim.delta, claim.adjacency, claim.unit)
-    if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) != (not record.private):
-        raise ArtifactError("a claim about its own ledger", f"{claim}", "Do not trust this release.")
-    result: dict[str, Any] = {"method": model.method, "claim": str(claim), "files": "unchanged", "ledger": "unbroken"}
-    if claim.epsilon is None:
-        return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
-    exact = price(record.spent, record.delta, record.adjacency)
-    second = renyi_epsilon(record.spent, record.delta, record.adjacency)
-    if exact.epsilon > claim.epsilon * (1 + 1e-6) + 1e-9:
-        raise ArtifactError(
-            f"an epsilon of at least {exact.epsilon:.6g}, as its ledger is priced",
-            f"a claim of {claim.epsilon:.6g}",
-            "Do not trust this release.",
-        )
-    if second is not None and second < exact.epsilon * (1 - 1e-3):
-        raise ArtifactError(
-            f"two accountants that agree ({exact.accountant}: {exact.epsilon:.6g})",
-            f"Renyi accounting below it: {second:.6g}",
-            "Do not rely on either; report this as a bug.",
-        )
-    verdict = "the stated epsilon follows from the ledger"
-    return {
-        **result,
-        "epsilon": exact.epsilon,
-        "accountant": exact.accountant,
-        "epsilon_renyi": second,
-        "verdict": verdict,
-    }
-
-
-def export(path: Path, out: Path) -> dict[str, Any]:
-    """Copies what may be shared, after checking it: the only documented way out of a run folder."""
-    checked = verify(path)
-    model = from_pretrained(path)
-    if model.claim.epsilon is None:
-        raise ArtifactError("a release with a privacy claim", f"{model.claim.stamps[0]}", "Fit with an epsilon first.")
-    files = read_release(release_folder(path))
-    require_empty(out)
-    write_release(out, files)
-    return checked

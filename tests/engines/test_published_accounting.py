@@ -37,7 +37,15 @@ WBK_ROWS = [
     ],
     *[
         pytest.param(noise, 1 / 1000, GS_WGAN_RELEASES, epsilon, id=f"GS-WGAN central, sigma={noise}")
-        for noise, epsilon in [(0.8, 15.0), (0.9, 12.4), (1.0, 10.8), (1.2, 8.98), (1.5, 6.47), (2.0, 4.48), (3.0, 2.81)]
+        for noise, epsilon in [
+            (0.8, 15.0),
+            (0.9, 12.4),
+            (1.0, 10.8),
+            (1.2, 8.98),
+            (1.5, 6.47),
+            (2.0, 4.48),
+            (3.0, 2.81),
+        ]
     ],
     pytest.param(0.61135, 1 / 2543, 640_000, 9.999, id="DPAC CelebA, published epsilon 10"),
     pytest.param(2.1, 0.01, 30_000, 10.10, id="DP-CGAN as a baseline of GS-WGAN"),
@@ -94,7 +102,9 @@ def test_single_release_of_dp_merf(noise: float, epsilon: float) -> None:
     assert calibrate_classic_gaussian(epsilon, DELTA) == pytest.approx(noise, rel=1e-3)
 
 
-@pytest.mark.parametrize(("epsilon", "noise"), [(1.0, 3.731), (10.0, 0.4999)], ids=["analytic eps 1", "analytic eps 10"])
+@pytest.mark.parametrize(
+    ("epsilon", "noise"), [(1.0, 3.731), (10.0, 0.4999)], ids=["analytic eps 1", "analytic eps 10"]
+)
 def test_analytic_gaussian_needs_less_noise_than_the_classic_one(epsilon: float, noise: float) -> None:
     # Balle and Wang 2018; the kernel's own calibration.
     assert 1 / gaussian_mu(epsilon, DELTA) == pytest.approx(noise, rel=2e-4)

@@ -70,8 +70,12 @@ class Plan:
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError("a plan made by `veilset plan`", f"{error!r}", "Make the plan again.") from error
 
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.to_json(), indent=1))
+    def dumps(self) -> bytes:
+        return json.dumps(self.to_json(), indent=1).encode()
+
+    def public_summary(self) -> dict[str, Any]:
+        """The plan without the name of its reservation."""
+        return {name: value for name, value in self.to_json().items() if name != "reservation"}
 
     @classmethod
     def load(cls, path: Path) -> Plan:

@@ -1,0 +1,5 @@
+"""`python -m veilset`."""
+
+from veilset.cli.app import main
+
+main()

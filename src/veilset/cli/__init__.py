@@ -1,0 +1,1 @@
+"""`veilset` on the command line."""

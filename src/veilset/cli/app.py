@@ -1,0 +1,267 @@
+"""The command line: thin. Every verb reads files and writes files, so each step can be rerun or replaced alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from veilset import api, run, sharing
+from veilset.cli import budget
+from veilset.cli.options import (
+    METHOD_OPTIONS,
+    AccountingOf,
+    Benchmark,
+    Color,
+    Declared,
+    Delta,
+    Device,
+    Epsilon,
+    Fit,
+    Method,
+    Neighbours,
+    PerUser,
+    Quiet,
+    Release,
+    Run,
+    Seed,
+    Size,
+    Source,
+    Split,
+    Strict,
+    UnitOf,
+    method_options,
+    parse_mix,
+    parse_size,
+    read_images,
+)  # fmt: skip
+from veilset.console import Show, result, show_error
+from veilset.data import KNOWN_NAMES, inspect, write_folder, write_npz
+from veilset.errors import ConfigError, RunError, VeilsetError
+from veilset.files import write_atomically
+from veilset.methods.base import all_methods, get_method
+from veilset.methods.plan import Plan
+from veilset.model import from_pretrained
+from veilset.scoring import score_run
+
+app = typer.Typer(
+    help="Turn a sensitive, labelled image collection into a synthetic one that may be shared.",
+    epilog="Start with: veilset plan photos/ --method dp-merf --epsilon 1",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(budget.app, name="budget")
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="Show the options of this method.")] = None) -> None:
+    """List the methods, or the options of one."""
+    show = Show(quiet=False)
+    if name is None:
+        for key, method in all_methods().items():
+            show.say(f"{key:12} {method.summary} ({method.paper})")
+        result({"methods": list(all_methods())})
+        return
+    config = get_method(name).Config()
+    options = {field.name: getattr(config, field.name) for field in fields(config)}
+    for key, value in options.items():
+        show.say(f"--{key.replace('_', '-'):20} default {value}")
+    result({"method": name, "options": options})
+
+
+@app.command(context_settings=METHOD_OPTIONS)
+def plan(
+    context: typer.Context, source: Source, method: Method, epsilon: Epsilon = None, delta: Delta = 1e-5,
+    adjacency: Neighbours = "add-remove", unit: UnitOf = "record", images_per_user: PerUser = None,
+    accounting: AccountingOf = "proven", declared_size: Declared = None, size: Size = None, fit: Fit = None,
+    color: Color = None, split: Split = "train", benchmark: Benchmark = None, seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the plan here and reserve its cost in the budget.")] = None,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Show what would be spent and why, before any pixel is read.
+
+    With --out the plan is written for `veilset fit --plan`, which then needs no accountant.
+    """
+    show = Show(quiet)
+    spec, suggested = inspect(source, size=parse_size(size), fit=fit, color=color, split=split, benchmark=benchmark)
+    made = api.plan(
+        spec, method=method, epsilon=epsilon, declared_size=declared_size or suggested, delta=delta,
+        adjacency=adjacency, unit=unit, images_per_user=images_per_user, accounting=accounting, seed=seed,
+        **method_options(context),
+    )  # fmt: skip
+    describe(made, show, declared=declared_size is not None)
+    if out is not None:
+        private = benchmark is None and source not in KNOWN_NAMES
+        made = run.reserve(made, Path(source)) if private else made
+        write_atomically(out, made.dumps())
+        show.say(f"wrote {out}" + (", cost reserved in the data set's budget" if made.reservation else ""))
+    result(made.public_summary())
+
+
+def describe(made: Plan, show: Show, *, declared: bool) -> None:
+    """A plan in lines for people."""
+    facts, spec = made.facts, made.facts.spec
+    target = "none: NOT PRIVATE" if made.epsilon_planned is None else f"{made.epsilon_planned:.4g} (proven)"
+    show.say(f"method        {made.method}, accounting {made.accounting}")
+    show.say(f"epsilon       {target}, delta {made.delta:g}, {facts.adjacency} of one {facts.unit}")
+    if made.published is not None:
+        show.say(f"published     epsilon {made.published.epsilon:.4g}, status {made.published.status}")
+    show.say(
+        f"noise         multiplier {made.noise_multiplier:.4g}, signal / noise {made.forecast.signal_to_noise:.2g}"
+    )
+    show.say(f"released      {made.forecast.released}")
+    shown = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
+    show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {shown}")
+    note = "" if declared else " (offered, rounded; by using it you declare it public; --declared-size changes it)"
+    show.say(f"declared size {facts.declared_size}{note}")
+    show.say(f"expected      about {made.forecast.seconds:.0f} s on two CPU cores, {made.forecast.megabytes:.0f} MB")
+    for warning in made.warnings:
+        show.warn(warning)
+
+
+@app.command(context_settings=METHOD_OPTIONS)
+def fit(
+    context: typer.Context, source: Source,
+    out: Annotated[Path, typer.Option(help="Run folder to write (new or empty).")],
+    method: Annotated[str | None, typer.Option(help="Name of the method; `veilset methods` lists them.")] = None,
+    epsilon: Epsilon = None, delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
+    images_per_user: PerUser = None, accounting: AccountingOf = "proven", declared_size: Declared = None,
+    size: Size = None, fit: Fit = None, color: Color = None, split: Split = "train", strict: Strict = False,
+    benchmark: Benchmark = None, seed: Seed = 0, device: Device = "auto",
+    plan: Annotated[Path | None, typer.Option(help="Run this plan, made by `veilset plan --out`.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
+    allow_published_accounting: Annotated[
+        bool, typer.Option("--allow-published-accounting", help="Let a published epsilon near private data.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`."""
+    with Show(quiet) as show:
+        images = read_images(
+            source, show, size=size, fit=fit, color=color, split=split, strict=strict, benchmark=benchmark
+        )
+        common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
+        common["allow_published"] = allow_published_accounting
+        if resume:
+            model = run.resume(images, out, **common)
+        else:
+            chosen = Plan.load(plan) if plan else api.plan_for(
+                images, method=_required(method), epsilon=epsilon, declared_size=declared_size, delta=delta,
+                adjacency=adjacency, unit=unit, images_per_user=images_per_user, accounting=accounting, seed=seed,
+                **method_options(context),
+            )  # fmt: skip
+            describe(chosen, show, declared=declared_size is not None or plan is not None)
+            model = run.execute(images, chosen, out, **common)
+    show.say(f"{model.claim}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
+    result({"run": str(out), "method": model.method, "claim": model.claim.to_json()})
+
+
+@app.command()
+def sample(
+    source: Release,
+    out: Annotated[Path, typer.Option(help="Folder of images, or an .npz file with --format npz.")],
+    number: Annotated[int, typer.Option("--number", "-n", help="How many images.")] = 1000,
+    format: Annotated[Literal["folder", "npz"], typer.Option(help="What to write.")] = "folder",
+    mix: Annotated[str | None, typer.Option(help="Shares of the classes, e.g. cat=3,dog=1; even by default.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Draw synthetic images. Costs no privacy, however often."""
+    with Show(quiet) as show:
+        model = from_pretrained(source)
+        shares = parse_mix(mix)
+        images = model.sample(number, seed=seed, mix=shares, device=api.pick_device(device), progress=show.progress)
+        if format == "npz":
+            write_npz(images, out)
+        else:
+            write_folder(images, out, progress=lambda done, total: show.progress("writing", done, total))
+    show.say(f"wrote {number} images to {out}")
+    result({"out": str(out), "number": number, "claim": str(model.claim)})
+
+
+@app.command()
+def evaluate(
+    source: Run,
+    test: Annotated[str, typer.Option(help="Real test images the model never saw: folder, npz, or a known name.")],
+    number: Annotated[int, typer.Option("--number", "-n", help="Synthetic images to train classifiers on.")] = 60000,
+    classifiers: Annotated[str, typer.Option(help="Comma-separated: cnn, mlp.")] = "cnn,mlp",
+    seeds: Annotated[int, typer.Option(help="How many seeds; mean and sd are over them.")] = 1,
+    size: Size = None, fit: Fit = None, color: Color = None, split: Split = "test", benchmark: Benchmark = None,
+    device: Device = "auto", quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train classifiers on synthetic images and test them on real ones (gen2real).
+
+    The scores are computed from real images without noise: they go to the owner's vault, not into the release.
+    """
+    with Show(quiet) as show:
+        real = read_images(test, show, size=size, fit=fit, color=color, split=split, strict=False, benchmark=benchmark)
+        scores = score_run(
+            run.RunFolder.open(source), real, number=number, classifiers=classifiers.split(","),
+            seeds=range(seeds), device=api.pick_device(device), progress=show.progress,
+        )  # fmt: skip
+    for score in scores:
+        spread = "" if score.sd is None else f" +- {score.sd:.4f}"
+        note = ", touched private data: do not publish" if score.touched_private_data else ", public benchmark"
+        show.say(f"{score.metric:16} {score.mean:.4f}{spread} (n = {score.n}{note})")
+    result({"scores": [score.to_json() for score in scores]})
+
+
+@app.command()
+def report(
+    source: Annotated[Path, typer.Argument(help="A run folder written by `veilset fit`.")], quiet: Quiet = False
+) -> None:
+    """Write the report: one page to share in release/, one for the owner in vault/."""
+    from veilset.report.build import write_reports
+
+    public, owner = write_reports(run.RunFolder.open(source))
+    Show(quiet).say(f"to share: {public}\nfor the owner: {owner}")
+    result({"public": str(public), "owner": str(owner)})
+
+
+@app.command()
+def export(
+    source: Run,
+    out: Annotated[Path, typer.Option(help="New folder that may then be shared.")],
+    quiet: Quiet = False,
+) -> None:
+    """Copy what may be shared, and nothing else, after checking it."""
+    checked = sharing.export(source, out)
+    Show(quiet).say(f"{out} may be shared: {checked['claim']}")
+    result({"out": str(out), **checked})
+
+
+@app.command()
+def verify(
+    source: Annotated[Path, typer.Argument(help="An exported release or a run folder.")], quiet: Quiet = False
+) -> None:
+    """Check a release as anyone can: hashes, ledger chain, epsilon re-priced by two accountants."""
+    checked = sharing.verify(source)
+    show = Show(quiet)
+    for key, value in checked.items():
+        show.say(f"{key:14} {value}")
+    result(checked)
+    if "epsilon" not in checked:
+        raise typer.Exit(1)
+
+
+def _required(method: str | None) -> str:
+    if method is None:
+        raise ConfigError("a method", "none", f"Pass --method; there are: {', '.join(all_methods())}.")
+    return method
+
+
+def main() -> None:
+    """Entry point: our own errors in three plain lines, an interrupt with the way to continue."""
+    try:
+        app()
+    except VeilsetError as error:
+        show_error(error)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        show_error(RunError("to finish", "an interrupt", "Run the same command with --resume to continue a fit."))
+        sys.exit(130)

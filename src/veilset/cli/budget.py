@@ -1,0 +1,45 @@
+"""`veilset budget`: one budget per data set, over all runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilset.budget import DatasetBudget
+from veilset.cli.options import Delta, Neighbours, UnitOf
+from veilset.console import Show, result
+from veilset.errors import ConfigError
+from veilset.privacy.bounds import Adjacency, Unit
+
+app = typer.Typer(help="One budget per data set, over all runs.", no_args_is_help=True)
+DataSet = Annotated[Path, typer.Argument(help="The data set: a folder or a file.")]
+
+
+@app.command("init")
+def init(
+    source: DataSet,
+    epsilon: Annotated[float, typer.Option(help="Epsilon over all runs on this data together.")],
+    delta: Delta = 1e-5,
+    adjacency: Neighbours = "add-remove",
+    unit: UnitOf = "record",
+) -> None:
+    """Give a data set a budget; its id is kept beside the data, its account in $VEILSET_HOME (~/.veilset)."""
+    DatasetBudget.create(source, epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
+    show(source)
+
+
+@app.command("show")
+def show(source: DataSet) -> None:
+    """Show what is charged and what is left."""
+    budget = DatasetBudget.find(source)
+    if budget is None:
+        raise ConfigError(f"a budget for {source}", "none", f"Make one: veilset budget init {source} --epsilon 3")
+    status = budget.status()
+    Show(quiet=False).say(
+        f"epsilon {status.epsilon_charged:.4g} of {status.epsilon:.4g} charged at delta {status.delta:g}, "
+        f"{status.adjacency} of one {status.unit}; runs settled: {status.runs_settled}, "
+        f"unsettled: {status.runs_unsettled}"
+    )
+    result({**status.__dict__, "epsilon_left": status.epsilon_left})

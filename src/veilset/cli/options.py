@@ -1,0 +1,96 @@
+"""Options that several commands share, and how their text is understood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from veilset.console import Show
+from veilset.data import KNOWN_NAMES, ImageSet, load
+from veilset.errors import ConfigError
+from veilset.methods.plan import Accounting
+
+METHOD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of commands that also take a method's own options."""
+
+SOURCES = f"Folder photos/<class>/*.png|jpg, .npz, idx folder, .csv/.jsonl, or {', '.join(KNOWN_NAMES)}."
+Source = Annotated[str, typer.Argument(help=SOURCES)]
+Run = Annotated[Path, typer.Argument(help="A run folder written by `veilset fit`.")]
+Release = Annotated[Path, typer.Argument(help="A run folder written by `veilset fit`, or an exported release.")]
+Method = Annotated[str, typer.Option(help="Name of the method; `veilset methods` lists them.")]
+Epsilon = Annotated[float | None, typer.Option(help="Privacy budget of this run. No default: only you can choose it.")]
+Delta = Annotated[float, typer.Option(help="Chance of failure the claim allows; well below 1 / number of images.")]
+Neighbours = Annotated[
+    Literal["add-remove", "replace"], typer.Option("--adjacency", help="Which data sets count as neighbours.")
+]
+UnitOf = Annotated[
+    Literal["record", "user"], typer.Option("--unit", help="user needs a user column and --images-per-user.")
+]
+PerUser = Annotated[int | None, typer.Option(help="Declared cap of images per user, for --unit user.")]
+AccountingOf = Annotated[
+    Accounting, typer.Option("--accounting", help="published reproduces a paper; none trains without noise.")
+]
+Declared = Annotated[int | None, typer.Option(help="Public size of the collection; the exact one is private.")]
+Size = Annotated[str | None, typer.Option(help="Resize while reading: 64 or HEIGHTxWIDTH, with --fit.")]
+Fit = Annotated[Literal["crop", "stretch"] | None, typer.Option("--fit", help="How to reach --size.")]
+Color = Annotated[Literal["grey", "rgb"] | None, typer.Option(help="Convert while reading.")]
+Split = Annotated[Literal["train", "test"], typer.Option(help="Which part, where the source has both.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at an undecodable file instead of treating it as empty.")]
+Benchmark = Annotated[str | None, typer.Option(help="Declare the data a public benchmark: no budget, stamped so.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights, latents and batches. Never reaches the privacy noise.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages or progress; errors and the result remain.")]
+
+
+def read_images(source: str, show: Show, *, size: str | None, **options: Any) -> ImageSet:
+    """Loads images with progress; the owner's warnings are shown, the first few of them."""
+
+    def progress(done: int, total: int) -> None:
+        show.progress("reading images", done, total)
+
+    images = load(source, size=parse_size(size), progress=progress, **options)
+    for warning in images.warnings[:5]:
+        show.warn(warning)
+    if len(images.warnings) > 5:
+        show.warn(f"and {len(images.warnings) - 5} more; all are in the run's vault")
+    return images
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    try:
+        numbers = [int(part) for part in text.lower().split("x")]
+        height, width = numbers * 2 if len(numbers) == 1 else numbers
+    except ValueError as error:
+        raise ConfigError("--size 64 or --size HEIGHTxWIDTH", f"{text!r}", "For example --size 64x48.") from error
+    return height, width
+
+
+def parse_mix(text: str | None) -> dict[str, float] | None:
+    if text is None:
+        return None
+    try:
+        return {name: float(share) for name, share in (part.rsplit("=", 1) for part in text.split(","))}
+    except ValueError as error:
+        raise ConfigError("--mix like cat=3,dog=1", f"{text!r}", "Give a number for each class.") from error
+
+
+def method_options(context: typer.Context) -> dict[str, str]:
+    """`--name value` and `--name=value` pairs that are not options of the command itself."""
+    help_line = "`veilset methods NAME` lists a method's options."
+    options: dict[str, str] = {}
+    words = list(context.args)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise ConfigError("options as --name value", f"{word!r}", help_line)
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            if not words:
+                raise ConfigError(f"a value after {word}", "nothing", help_line)
+            value = words.pop(0)
+        options[name.replace("-", "_")] = value
+    return options

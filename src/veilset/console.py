@@ -1,0 +1,86 @@
+"""What people see while the command line works: progress on stderr, one JSON result on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from veilset.errors import VeilsetError
+
+PLAIN_EVERY = 5.0
+"""Seconds between lines of progress where stderr is not a terminal."""
+
+
+class Show:
+    """Messages and progress for people; silent with `--quiet`. Use as a context manager around long work."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._bar: Progress | None = None
+        self._tasks: dict[str, Any] = {}
+        self._plain: tuple[str, float, float] = ("", 0.0, 0.0)
+
+    def __enter__(self) -> Show:
+        if not self.quiet and self._console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+            )
+            self._bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self._console)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self._console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        if not self.quiet:
+            self._console.print(f"warning: {text}", style="yellow", markup=False)
+
+    def progress(self, message: str, done: int, total: int) -> None:
+        if self.quiet:
+            return
+        if self._bar is not None:
+            if message not in self._tasks:
+                self._tasks[message] = self._bar.add_task(message, total=total, rate="")
+            task = next(t for t in self._bar.tasks if t.id == self._tasks[message])
+            rate = f"{task.speed:.0f}/s" if task.speed else ""
+            self._bar.update(self._tasks[message], completed=done, total=total, rate=rate)
+        else:
+            self._plain_progress(message, done, total)
+
+    def _plain_progress(self, message: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        doing, started, shown = self._plain
+        if message != doing:
+            self._plain = (message, now, 0.0)
+            doing, started, shown = self._plain
+        if done == total or now - shown > PLAIN_EVERY:
+            left = (now - started) / max(done, 1) * (total - done)
+            self.say(f"{message}: {done}/{total}, {now - started:.0f} s, about {left:.0f} s left")
+            self._plain = (doing, started, now)
+
+
+def result(value: Mapping[str, Any]) -> None:
+    """The one machine-readable line of a command."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def show_error(error: VeilsetError) -> None:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"{type(error).__name__}: {error}", style="red", markup=False)

@@ -1,0 +1,110 @@
+"""Writes the two reports of a run: `release/report.html` may be shared, `vault/report.html` may not.
+
+The public page is made from the files of the release and from scores on public test sets, nothing else: the function
+that makes it is never handed the vault.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from veilset.artifact import MANIFEST, parse_json, read_release, update_manifest
+from veilset.errors import ArtifactError, MissingExtra, RunError
+from veilset.evaluate.scores import Score
+from veilset.files import read_json, write_atomically
+from veilset.model import from_pretrained
+from veilset.report.content import page_content
+from veilset.report.vault import owner_content, read_scores
+from veilset.run import RunFolder, verify
+
+REPORT = "report.html"
+TEMPLATES = Path(__file__).parent
+
+
+def write_reports(run: RunFolder) -> tuple[Path, Path | None]:
+    """Writes the public page and, where the run has its vault, the owner's page; returns their paths.
+
+    The release is checked first: hashing it anew for the report must not bless files that somebody changed.
+
+    Raises: RunError without a finished run, ArtifactError or LedgerError for a release that does not verify.
+    """
+    _require_finished(run)
+    checked = _verified(run)
+    in_vault = run.vault.is_dir()
+    scores = read_scores(run.vault) if in_vault else []
+    public = _render(_release_content(run, [score for score in scores if not score.touched_private_data], checked))
+    owner = None
+    if in_vault:
+        content = _release_content(run, scores, checked)
+        owner = _render({**content, "owner": asdict(owner_content(run, scores))})
+    # Both pages are complete before either is written: an error leaves the reports as they were.
+    write_atomically(run.release / REPORT, public)
+    update_manifest(run.release)
+    if owner is None:
+        return run.release / REPORT, None
+    write_atomically(run.vault / REPORT, owner, mode=0o600)
+    return run.release / REPORT, run.vault / REPORT
+
+
+def _require_finished(run: RunFolder) -> None:
+    if run.finished:
+        return
+    if (run.path / MANIFEST).is_file():
+        raise RunError(
+            "a run folder, from which reports are made",
+            f"{run.path} is an exported release, which carries the report it was exported with",
+            f"Open its {REPORT}, or run `veilset report` on the run folder and export again.",
+        )
+    raise RunError(f"a finished run at {run.path}", "no release in it", "Finish it with `veilset fit --resume` first.")
+
+
+def _verified(run: RunFolder) -> dict[str, Any]:
+    """What `verify` says; a half-written report, left by a crash of this very step, is taken out first."""
+    try:
+        return verify(run.path)
+    except ArtifactError:
+        _forget_report(run.release)
+        return verify(run.path)
+
+
+def _forget_report(release: Path) -> None:
+    """Drops the report alone from folder and manifest. All other hashes stay, so other changes are still noticed."""
+    manifest = read_json(release / MANIFEST, "a finished release")
+    if isinstance(manifest.get("sha256"), dict):
+        manifest["sha256"].pop(REPORT, None)
+    for path in (release / REPORT, *release.glob(f".{REPORT}.*")):
+        path.unlink(missing_ok=True)
+    write_atomically(release / MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+def _release_content(run: RunFolder, scores: list[Score], checked: dict[str, Any]) -> dict[str, Any]:
+    files = read_release(run.release)
+    model = from_pretrained(run.release)
+    return page_content(
+        config=parse_json(files["config.json"], "config.json"),
+        spec=model.spec,
+        claim=model.claim,
+        record=model.privacy.record,
+        picture=files.get("samples.png"),
+        scores=scores,
+        renyi=checked.get("epsilon_renyi"),
+    )
+
+
+def _render(content: dict[str, Any]) -> bytes:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtra("jinja2", "report", "the HTML report") from error
+    # Class names and the like come from files of strangers: everything is escaped, and a misspelt name is an error.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(content).encode(errors="replace")

@@ -1,0 +1,118 @@
+"""What only the owner's page shows: warnings, times and the log. Nothing from here may reach the public page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from veilset.errors import RunError, VeilsetError
+from veilset.evaluate.scores import Score
+from veilset.methods.plan import Plan
+from veilset.run import RunFolder
+
+LOG_LINES = 100
+"""The newest lines of the log that the page shows; warnings and seconds are collected from all of them."""
+
+
+@dataclass(frozen=True)
+class OwnerContent:
+    folder: str
+    reservation: str | None
+    plan_warnings: list[str]
+    data_warnings: list[str]
+    score_warnings: list[str]
+    seconds: list[list[str]]
+    log: list[dict[str, str]]
+    log_hidden: int
+    """Older or unreadable lines that are not shown."""
+
+
+def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
+    plan = Plan.load(run.plan_path) if run.plan_path.is_file() else None
+    lines, unreadable = _read_log(run.vault / "log.jsonl")
+    return OwnerContent(
+        folder=str(run.path.resolve()),
+        reservation=plan.reservation if plan is not None else None,
+        plan_warnings=list(plan.warnings) if plan is not None else [],
+        data_warnings=_distinct(text for line in lines for text in _texts(line.get("warnings"))),
+        score_warnings=[
+            f"{score.metric}: {text}" for score in scores for text in _texts(score.details.get("warnings"))
+        ],
+        seconds=_seconds(lines, scores),
+        log=[_log_row(line) for line in lines[-LOG_LINES:]],
+        log_hidden=max(0, len(lines) - LOG_LINES) + unreadable,
+    )
+
+
+def read_scores(vault: Path) -> list[Score]:
+    """The scores of `vault/scores.json`; none where nothing was evaluated yet.
+
+    Raises: RunError for a file that is not a list of scores. Skipping a bad one could hide that it is private.
+    """
+    path = vault / "scores.json"
+    if not path.is_file():
+        return []
+    try:
+        values = json.loads(path.read_text())
+        if not isinstance(values, list):
+            raise ValueError(f"{type(values).__name__} instead of a list")
+        return [Score.from_json(value) for value in values]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, VeilsetError) as error:
+        raise RunError(
+            "a list of scores in vault/scores.json",
+            f"{error.found if isinstance(error, VeilsetError) else repr(error)}",
+            "Remove the file and run `veilset evaluate` again.",
+        ) from error
+
+
+def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The lines that can be read, and how many cannot: a crash may tear the last one, which is no reason to stop."""
+    if not path.is_file():
+        return [], 0
+    lines, unreadable = [], 0
+    for text in path.read_text(errors="replace").splitlines():
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if isinstance(value, dict):
+            lines.append(value)
+        else:
+            unreadable += 1
+    return lines, unreadable
+
+
+def _log_row(line: dict[str, Any]) -> dict[str, str]:
+    rest = {name: value for name, value in line.items() if name not in ("time", "event", "warnings")}
+    return {
+        "time": _clock(line.get("time")),
+        "event": str(line.get("event", "")),
+        "details": ", ".join(f"{name} {value}" for name, value in rest.items()),
+    }
+
+
+def _clock(seconds: Any) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
+
+
+def _seconds(lines: Sequence[dict[str, Any]], scores: Sequence[Score]) -> list[list[str]]:
+    logged = [(str(line.get("event", "")), line["seconds"]) for line in lines if "seconds" in line]
+    scored = [(score.metric, score.details["seconds"]) for score in scores if "seconds" in score.details]
+    names = {"finished": "training"}
+    return [[names.get(name, name), f"{value} s"] for name, value in (*logged, *scored)]
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(text) for text in value] if isinstance(value, list) else []
+
+
+def _distinct(texts: Any) -> list[str]:
+    """A resumed run logs the warnings of its images again."""
+    return list(dict.fromkeys(texts))

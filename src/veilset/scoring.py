@@ -1,0 +1,35 @@
+"""Scores of a run on real test images: computed by the owner, kept in the vault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import torch
+
+from veilset.data.spec import ImageSet
+from veilset.evaluate import Score, gen2real
+from veilset.files import write_atomically
+from veilset.methods.base import Progress
+from veilset.model import from_pretrained
+from veilset.run import RunFolder
+
+SCORES = "scores.json"
+
+
+def score_run(
+    folder: RunFolder,
+    test: ImageSet,
+    *,
+    number: int,
+    classifiers: Sequence[str],
+    seeds: Sequence[int],
+    device: torch.device,
+    progress: Progress,
+) -> list[Score]:
+    """gen2real of a run: samples `number` images, trains each classifier on them, tests on real ones."""
+    synthetic = from_pretrained(folder.path).sample(number, device=device, progress=progress)
+    scores = gen2real(synthetic, test, classifiers=classifiers, seeds=seeds, device=device, progress=progress)
+    value = json.dumps([score.to_json() for score in scores], indent=1).encode()
+    write_atomically(folder.vault / SCORES, value, mode=0o600)
+    return scores

@@ -1,0 +1,71 @@
+"""Shared fixtures. No test touches the owner's real vault: VEILSET_HOME always points into a temporary folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from contract.cases import METHODS, make_images, tiny_plan
+
+from veilset.data.spec import ImageSet
+from veilset.methods.plan import Plan
+from veilset.model import Model
+from veilset.run import execute
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_machine() -> Iterator[None]:
+    """Tiny tensors: more threads than processes only fight each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def vault_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "veilset-home"
+    monkeypatch.setenv("VEILSET_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def images() -> ImageSet:
+    return make_images()
+
+
+@pytest.fixture
+def plan(images: ImageSet) -> Plan:
+    """A plan of the plainest method for `images`."""
+    return tiny_plan(images, "dp-merf")
+
+
+@pytest.fixture(scope="session")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One finished run folder for every method, made once. Read only: copy before changing anything."""
+    folders = {}
+    for method in METHODS:
+        path = tmp_path_factory.mktemp("finished") / method
+        execute(make_images(), tiny_plan(make_images(), method), path)
+        folders[method] = path
+    return folders
+
+
+@pytest.fixture
+def copy_of_run(finished_runs: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A private copy of the finished run of a method, to be changed at will."""
+
+    def copy(method: str = "dp-merf") -> Path:
+        return Path(shutil.copytree(finished_runs[method], tmp_path / f"copy of {method}"))
+
+    return copy
+
+
+@pytest.fixture
+def model(finished_runs: dict[str, Path]) -> Model:
+    from veilset.model import from_pretrained
+
+    return from_pretrained(finished_runs["dp-merf"])
