@@ -17,13 +17,16 @@ import results
 import veilset
 from veilset.api import pick_device
 from veilset.evaluate import gen2real
+from veilset.methods.base import get_method, make_config
 
 
 def main() -> None:
     options = parse()
     device = pick_device(options.device)
     train, test = (veilset.load(options.dataset, split=split) for split in ("train", "test"))
-    settings = dict(pair.split("=", 1) for pair in options.set)
+    given = dict(pair.split("=", 1) for pair in options.set)
+    config = make_config(get_method(options.method), given)
+    settings = {name: getattr(config, name) for name in given}
     started = time.perf_counter()
     scores: dict[str, list[float]] = {}
     for seed in options.seeds:

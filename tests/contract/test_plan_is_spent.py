@@ -15,7 +15,8 @@ from veilset.model import Model
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Composed, steps
-from veilset.run import execute, verify
+from veilset.run import execute
+from veilset.sharing import verify
 
 from .cases import DEVICES, METHODS, make_images, tiny_plan
 
