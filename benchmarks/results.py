@@ -55,7 +55,7 @@ def append(
         "seconds": round(seconds, 2),
         "device": device,
         "commit": commit or current_commit(),
-        "command": "python " + " ".join(sys.argv),
+        "command": command(sys.argv),
     }
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
@@ -64,6 +64,15 @@ def append(
         flush=True,
     )
     return line
+
+
+def command(words: Sequence[str]) -> str:
+    """What was typed, without where this machine keeps its files."""
+    kept = list(words)
+    for option in ("--results", "--commit"):
+        if option in kept:
+            del kept[kept.index(option) : kept.index(option) + 2]
+    return "python " + " ".join(kept)
 
 
 def current_commit() -> str:

@@ -59,7 +59,8 @@ def main() -> None:
             print(f"fit {seed}: {seconds[-1]:.1f} s", flush=True)
     results.append(
         options.results, method=options.method, dataset=options.dataset, accounting="proven",
-        claim=model.claim.to_json(), epsilon_target=options.epsilon, protocol="best of three fits", metric="seconds/fit",
+        claim=model.claim.to_json(), epsilon_target=options.epsilon,
+        protocol="best of three fits", metric="seconds/fit",
         settings={"all_seconds": [round(s, 2) for s in seconds], "reference_convolution_seconds": round(reference, 3)},
         values=[min(seconds)], seeds=[0, 1, 2], seconds=sum(seconds), device=results.device_name(device),
         commit=options.commit,

@@ -55,12 +55,12 @@ def model_bytes(model: nn.Module) -> bytes:
     """
     if is_sealed(model):
         raise VaultLeak("a model trained on released values only", "a sealed network", "Release the generator instead.")
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    for name, tensor in tensors.items():
+    for name, tensor in model.state_dict().items():
         if sealed_twin(tensor):
             raise VaultLeak(
                 "tensors of the open side", f"'{name}' is a tensor of a sealed network", "Do not release it."
             )
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     return safetensors_save(tensors)
 
 

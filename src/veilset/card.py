@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from veilset.privacy.bounds import Adjacency
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import Claim, shown
 
 
 def plain_words(claim: Claim) -> list[str]:
@@ -16,12 +16,12 @@ def plain_words(claim: Claim) -> list[str]:
     unit = "one image" if claim.unit == "record" else "all images of one person"
     power = claim.attack_power(0.01) or 0.0
     sentences = [
-        f"This model is ({claim.epsilon:.4g}, {claim.delta:g})-differentially private for {change} {unit}.",
+        f"This model is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private for {change} {unit}.",
         "Meaning: somebody who knows all other images, and who falsely accuses 1 % of the absent ones, recognises at "
         f"most {100 * power:.3g} % of those present, whatever they do with the model.",
     ]
     if claim.as_replace is not None:
-        sentences.append(f"For replacing {unit} by another, the same noise gives epsilon {claim.as_replace:.4g}.")
+        sentences.append(f"For replacing {unit} by another, the same noise gives epsilon {shown(claim.as_replace)}.")
     if claim.published is not None:
         sentences.append(
             f"The paper's own formula gives epsilon {claim.published.epsilon:.4g} for this noise. Status of that "

@@ -25,11 +25,12 @@ from veilset.files import require_empty, write_atomically
 from veilset.methods.base import FitContext, Progress, get_method, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model, from_pretrained
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import NOTHING, Composed
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
+from veilset.privacy.sides import seals_kept
 
 UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
 
@@ -118,7 +119,7 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
         raise PrivacyError(
             "proven accounting on private data",
-            f"the published accounting of {plan.method} (proven epsilon of the same run: {plan.epsilon_planned:.4g})",
+            f"the published accounting of {plan.method} (proven epsilon of the same run: {shown(plan.epsilon_planned or 0.0)})",
             "Drop --accounting published, or declare a public benchmark with --benchmark, or, knowing that the "
             "published epsilon may not hold, pass --allow-published-accounting.",
         )
@@ -200,9 +201,10 @@ def _run(
     )
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:
-        module = method.fit(make_config(method, plan.config), images, context)
-        door.ledger.close()
-        _write(folder, plan, module, door.ledger, images, budget)
+        with seals_kept():
+            module = method.fit(make_config(method, plan.config), images, context)
+            door.ledger.close()
+            _write(folder, plan, module, door.ledger, images, budget)
     finally:
         door.ledger.unlock()
     if budget is not None and plan.reservation is not None and door.ledger.private:

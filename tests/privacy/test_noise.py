@@ -28,7 +28,7 @@ def test_the_two_halves_of_a_transform_are_independent() -> None:
 def test_uniforms_lie_in_the_half_open_interval_and_are_uniform() -> None:
     values = SeededNoise(4).uniform(MILLION)
     assert values.dtype == torch.float64
-    assert 0 < float(values.min())
+    assert float(values.min()) > 0
     assert float(values.max()) <= 1
     assert torch.equal(values * 2.0**53, (values * 2.0**53).round())
     assert stats.kstest(values.numpy(), "uniform").pvalue > 1e-4

@@ -3,17 +3,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from account_checks import check_charge_precedes_noise
 from checks import (
     ADD,
     REPLACE,
-    check_charge_precedes_noise,
     check_matched_filter,
     check_released_noise,
     check_released_rows_noise,
     check_released_sensitivity,
     check_test_noise_is_refused,
+    make_door,
     open_ledger,
-    test_door,
 )
 
 from veilset.errors import BudgetExceeded, LedgerError, NotBounded
@@ -54,21 +54,21 @@ def test_test_noise_is_refused_where_privacy_is_claimed(tmp_path: Path) -> None:
 
 def test_a_release_without_noise_is_the_sum_itself(tmp_path: Path) -> None:
     rows = some_rows()
-    found = test_door(tmp_path, NoNoise(), Gaussian(1.0)).release_sum(sum_rows(rows), 1.0)
+    found = make_door(tmp_path, NoNoise(), Gaussian(1.0)).release_sum(sum_rows(rows), 1.0)
     assert torch.equal(found[0], rows.grid_rows.sum(dim=0).double() * rows.grid_step)
     assert found.dtype == torch.float64
 
 
 @pytest.mark.parametrize("value", [torch.ones(3), GroupedSum(2), None], ids=["a tensor", "an empty sum", "nothing"])
 def test_a_sum_without_bounds_is_refused_and_not_charged(value: object, tmp_path: Path) -> None:
-    door = test_door(tmp_path, NoNoise(), Gaussian(1.0))
+    door = make_door(tmp_path, NoNoise(), Gaussian(1.0))
     with pytest.raises(NotBounded):
         door.release_sum(value, 1.0)
     assert not door.ledger.charged
 
 
 def test_rows_without_bounds_are_refused_and_not_charged(tmp_path: Path) -> None:
-    door = test_door(tmp_path, NoNoise(), Gaussian(1.0))
+    door = make_door(tmp_path, NoNoise(), Gaussian(1.0))
     for value in (torch.ones(3, 3), sum_rows(some_rows())):
         with pytest.raises(NotBounded):
             door.release_rows(value, 1.0)
@@ -76,7 +76,7 @@ def test_rows_without_bounds_are_refused_and_not_charged(tmp_path: Path) -> None
 
 
 def test_at_user_level_a_sum_needs_its_cap(tmp_path: Path) -> None:
-    door = test_door(tmp_path, SeededNoise(0), Gaussian(1.0), unit=Unit.USER)
+    door = make_door(tmp_path, SeededNoise(0), Gaussian(1.0), unit=Unit.USER)
     with pytest.raises(NotBounded):
         door.release_sum(sum_rows(some_rows()), 1.0)
     total = GroupedSum(1, rows_per_unit=3)
@@ -89,18 +89,18 @@ def test_at_user_level_noise_grows_with_the_cap(tmp_path: Path) -> None:
     for cap in (1, 4):
         total = GroupedSum(1, rows_per_unit=cap)
         total.add(clip_rows(torch.zeros(1, 1000), 1.0), torch.zeros(1, dtype=torch.int64))
-        spread.append(test_door(tmp_path, SeededNoise(1), Gaussian(1.0), unit=Unit.USER).release_sum(total, 1.0))
+        spread.append(make_door(tmp_path, SeededNoise(1), Gaussian(1.0), unit=Unit.USER).release_sum(total, 1.0))
     assert torch.allclose(spread[1], 4 * spread[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf])
 def test_impossible_noise_is_refused_before_anything_is_drawn(multiplier: float, tmp_path: Path) -> None:
     with pytest.raises(LedgerError):
-        test_door(tmp_path, NoNoise(), Gaussian(1.0)).release_sum(sum_rows(some_rows()), multiplier)
+        make_door(tmp_path, NoNoise(), Gaussian(1.0)).release_sum(sum_rows(some_rows()), multiplier)
 
 
 def test_a_release_outside_the_plan_is_refused(tmp_path: Path) -> None:
-    door = test_door(tmp_path, NoNoise(), Gaussian(1.0))
+    door = make_door(tmp_path, NoNoise(), Gaussian(1.0))
     with pytest.raises(BudgetExceeded):
         door.release_sum(sum_rows(some_rows()), 2.0)
 
@@ -111,7 +111,7 @@ def test_a_release_outside_the_plan_is_refused(tmp_path: Path) -> None:
 )
 def test_a_sampled_sum_is_charged_with_its_absence(adjacency, nonnegative, absence, tmp_path: Path) -> None:
     event = PoissonSampled(0.25, Gaussian(2.0), absence)
-    door = test_door(tmp_path, SeededNoise(0), event, adjacency)
+    door = make_door(tmp_path, SeededNoise(0), event, adjacency)
     rows = clip_rows(torch.ones(8, 2), 0.3, nonnegative=nonnegative)
     door.release_sum(sum_rows(rows), 2.0, draw=poisson_draw(8, 0.25, door.noise))
     assert door.ledger.charged[event] == 1
@@ -119,14 +119,14 @@ def test_a_sampled_sum_is_charged_with_its_absence(adjacency, nonnegative, absen
 
 def test_rows_of_a_black_box_are_charged_with_full_absence(tmp_path: Path) -> None:
     event = PoissonSampled(0.25, Gaussian(2.0), 1.0)
-    door = test_door(tmp_path, SeededNoise(0), event, REPLACE)
+    door = make_door(tmp_path, SeededNoise(0), event, REPLACE)
     door.release_rows(some_rows(), 2.0, draw=poisson_draw(8, 0.25, door.noise))
     assert door.ledger.charged[event] == 1
 
 
 def test_rows_of_a_shard_are_charged_as_one_touch(tmp_path: Path) -> None:
     event = ShardTouched(10, "uniform", Gaussian(2.0))
-    door = test_door(tmp_path, SeededNoise(0), event)
+    door = make_door(tmp_path, SeededNoise(0), event)
     door.release_rows(some_rows(), 2.0, draw=shard_draw(0, 10, "uniform", door.noise))
     assert door.ledger.charged[event] == 1
 
@@ -139,7 +139,7 @@ def test_two_releases_of_one_sum_carry_different_noise(tmp_path: Path) -> None:
 
 def test_a_second_release_on_one_draw_is_refused_before_its_charge(tmp_path: Path) -> None:
     event = ShardTouched(10, "uniform", Gaussian(2.0))
-    door = test_door(tmp_path, SeededNoise(0), Repeated(2, event))
+    door = make_door(tmp_path, SeededNoise(0), Repeated(2, event))
     draw = shard_draw(0, 10, "uniform", door.noise)
     door.release_rows(some_rows(), 2.0, draw=draw)
     lines = door.ledger.lines()

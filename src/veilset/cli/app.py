@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from veilset import api, run, sharing
+from veilset.budget import DatasetBudget
 from veilset.cli import budget
 from veilset.cli.options import (
     METHOD_OPTIONS,
@@ -45,6 +46,7 @@ from veilset.files import write_atomically
 from veilset.methods.base import all_methods, get_method
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
+from veilset.privacy.claim import shown
 from veilset.scoring import score_run
 
 app = typer.Typer(
@@ -94,9 +96,14 @@ def plan(
         **method_options(context),
     )  # fmt: skip
     describe(made, show, declared=declared_size is not None)
+    data = Path(source) if benchmark is None and source not in KNOWN_NAMES else None
+    if data is not None and (account := DatasetBudget.find(data)) is not None:
+        status = account.status()
+        show.say(
+            f"budget        epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged before this run"
+        )
     if out is not None:
-        private = benchmark is None and source not in KNOWN_NAMES
-        made = run.reserve(made, Path(source)) if private else made
+        made = run.reserve(made, data)
         write_atomically(out, made.dumps())
         show.say(f"wrote {out}" + (", cost reserved in the data set's budget" if made.reservation else ""))
     result(made.public_summary())
@@ -105,7 +112,7 @@ def plan(
 def describe(made: Plan, show: Show, *, declared: bool) -> None:
     """A plan in lines for people."""
     facts, spec = made.facts, made.facts.spec
-    target = "none: NOT PRIVATE" if made.epsilon_planned is None else f"{made.epsilon_planned:.4g} (proven)"
+    target = "none: NOT PRIVATE" if made.epsilon_planned is None else f"{shown(made.epsilon_planned)} (proven)"
     show.say(f"method        {made.method}, accounting {made.accounting}")
     show.say(f"epsilon       {target}, delta {made.delta:g}, {facts.adjacency} of one {facts.unit}")
     if made.published is not None:
@@ -218,7 +225,7 @@ def report(
     """Write the report: one page to share in release/, one for the owner in vault/."""
     from veilset.report.build import write_reports
 
-    public, owner = write_reports(run.RunFolder.open(source))
+    public, owner = write_reports(run.RunFolder(source))
     Show(quiet).say(f"to share: {public}\nfor the owner: {owner}")
     result({"public": str(public), "owner": str(owner)})
 
@@ -261,6 +268,9 @@ def main() -> None:
         app()
     except VeilsetError as error:
         show_error(error)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a vanished folder: nothing of ours, but no reason for a traceback
+        show_error(RunError("to read and write files", f"{error}", "Mend that, then run it again (a fit: --resume)."))
         sys.exit(2)
     except KeyboardInterrupt:
         show_error(RunError("to finish", "an interrupt", "Run the same command with --resume to continue a fit."))

@@ -12,6 +12,7 @@ from veilset.cli.options import Delta, Neighbours, UnitOf
 from veilset.console import Show, result
 from veilset.errors import ConfigError
 from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.claim import shown
 
 app = typer.Typer(help="One budget per data set, over all runs.", no_args_is_help=True)
 DataSet = Annotated[Path, typer.Argument(help="The data set: a folder or a file.")]
@@ -38,7 +39,7 @@ def show(source: DataSet) -> None:
         raise ConfigError(f"a budget for {source}", "none", f"Make one: veilset budget init {source} --epsilon 3")
     status = budget.status()
     Show(quiet=False).say(
-        f"epsilon {status.epsilon_charged:.4g} of {status.epsilon:.4g} charged at delta {status.delta:g}, "
+        f"epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged at delta {status.delta:g}, "
         f"{status.adjacency} of one {status.unit}; runs settled: {status.runs_settled}, "
         f"unsettled: {status.runs_unsettled}"
     )

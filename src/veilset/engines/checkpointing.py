@@ -48,11 +48,17 @@ def restore(
     if tensors is None:
         return 0
     model.load_state_dict({key[6:]: value for key, value in tensors.items() if key.startswith("model/")})
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimiser/"):
             _, index, field = key.split("/")
-            state.setdefault(int(index), {})[field] = value
+            state.setdefault(int(index), {})[field] = _laid_out_like(parameters[int(index)], value)
     optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
     draws.set_state(tensors["draws"].cpu())
     return int(tensors["step"])
+
+
+def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """`value` with the memory layout of its parameter: fused optimisers pair elements by address, not by index."""
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value

@@ -52,7 +52,9 @@ def price(event: Event, delta: float, adjacency: Adjacency) -> Price:
     """
     check_delta(delta)
     counts = steps(event)
-    sampled = Counter({step: n for step, n in counts.items() if isinstance(step, PoissonSampled) and step.rate < 1})
+    sampled: Counter[Event] = Counter(
+        {step: n for step, n in counts.items() if isinstance(step, PoissonSampled) and step.rate < 1}
+    )
     squares = _mu_squares(counts - sampled)
     if not sampled:
         if len(squares) == 1:
@@ -154,7 +156,7 @@ def _replace_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
     epsilons = np.arange(top + 1) * grid
     inner = np.log1p(np.expm1(epsilons) / step.rate)
     share = np.exp(epsilons - inner)
-    absent, other = gaussian_deltas(np.float64(step.absence * mu), inner), gaussian_deltas(np.float64(mu), inner)
+    absent, other = gaussian_deltas(step.absence * mu, inner), gaussian_deltas(mu, inner)
     positive = step.rate * ((1 - share) * absent + share * other)
     negative = (-np.expm1(-epsilons) + np.exp(-epsilons) * positive)[:0:-1]
     deltas = np.minimum.accumulate(np.concatenate([negative, positive]).clip(0, 1))

@@ -26,6 +26,18 @@ UNIT_ASSUMPTIONS = {
 }
 
 
+def shown(epsilon: float) -> str:
+    """An epsilon for people, in four digits and never below the true one.
+
+    >>> shown(1.00001), shown(0.9999999999), shown(610.34)
+    ('1.001', '1', '610.4')
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        return f"{epsilon:g}"
+    step = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return f"{math.ceil(epsilon / step - 1e-9) * step:.4g}"
+
+
 @dataclass(frozen=True)
 class Published:
     """The epsilon a paper's own formula gives for this very noise, and what is known about that formula."""
@@ -88,7 +100,7 @@ class Claim:
             raise MixedAdjacency(f"{terms[0]}", f"{terms[1]}", "Compare claims of the same adjacency, unit and delta.")
 
     def __str__(self) -> str:
-        proven = "none" if self.epsilon is None else f"{self.epsilon:.4g}"
+        proven = "none" if self.epsilon is None else shown(self.epsilon)
         parts = [
             f"eps_proven={proven} delta={self.delta:g} adjacency={self.adjacency} unit={self.unit}",
             f"accountant={self.accountant}" + ("" if self.mu is None else f" mu={self.mu:.4g}"),

@@ -25,7 +25,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return max(gain - loss, 0.0)
 
 
-def gaussian_deltas(mus: NDArray[np.float64], epsilons: NDArray[np.float64] | float) -> NDArray[np.float64]:
+def gaussian_deltas(mus: NDArray[np.float64] | float, epsilons: NDArray[np.float64] | float) -> NDArray[np.float64]:
     """`gaussian_delta` of many positive parameters at once."""
     gain = np.exp(log_ndtr(-epsilons / mus + mus / 2))
     loss = np.exp(np.minimum(epsilons + log_ndtr(-epsilons / mus - mus / 2), 700.0))
@@ -41,7 +41,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose epsilon at `delta` is at most `epsilon`, rounded down.
 
     >>> round(gaussian_mu(1.0, 1e-5), 4), round(gaussian_mu(10.0, 1e-5), 4)
-    (0.268, 2.0004)
+    (0.2681, 2.0004)
     """
     check_target(epsilon, delta)
     root = brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-12, 1e4, xtol=1e-14, rtol=1e-13)

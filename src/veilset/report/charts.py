@@ -21,7 +21,6 @@ def attack_curve(claim: Claim) -> dict[str, Any] | None:
     rates = [(step / _POINTS) ** 2 for step in range(_POINTS + 1)]
     points = [(0.0, 0.0), *((rate, _power(claim, rate)) for rate in rates)]
     return {
-        "side": SIDE,
         "points": " ".join(f"{SIDE * x:.2f},{SIDE * (1 - y):.2f}" for x, y in points),
         "readings": [[f"{100 * rate:g} %", f"{100 * _power(claim, rate):.3g} %"] for rate in READINGS],
     }
@@ -30,5 +29,5 @@ def attack_curve(claim: Claim) -> dict[str, Any] | None:
 def _power(claim: Claim, rate: float) -> float:
     if rate >= 1:
         return 1.0
-    # At rate 0 an attack may still succeed with the chance of the true rate at the very smallest one.
+    # At rate 0 the bound itself may be undefined; just above it, it is not, and it only grows from there.
     return max(rate, claim.attack_power(max(rate, 1e-12)) or 0.0)

@@ -11,7 +11,7 @@ from veilset.card import plain_words
 from veilset.data.spec import ImageSpec
 from veilset.evaluate.scores import Score
 from veilset.privacy.bounds import Adjacency
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.ledger import LedgerRecord
 from veilset.report.charts import attack_curve
@@ -82,12 +82,12 @@ def headlines(claim: Claim) -> list[Headline]:
         note = f"At delta {claim.delta:g}, proven from this run's own ledger."
         if weak:
             note += " An epsilon this large promises little: see what an attacker may learn below."
-        lines = [Headline(proven, f"epsilon {claim.epsilon:.4g} {change}", "weak" if weak else "good", note)]
+        lines = [Headline(proven, f"epsilon {shown(claim.epsilon)} {change}", "weak" if weak else "good", note)]
     if claim.published is not None:
         status = claim.published.status
-        text = f"epsilon {claim.published.epsilon:.4g}, {status}"
+        text = f"epsilon {claim.published.epsilon:.4g}"
         note = f"{STATUS_MEANING.get(status, '')} Source: {claim.published.source}."
-        lines.append(Headline("As published", text, "bad" if status == "refuted" else "plain", note.strip()))
+        lines.append(Headline(f"Published, {status}", text, "bad" if status == "refuted" else "plain", note.strip()))
     return lines
 
 
@@ -99,7 +99,7 @@ def in_words(claim: Claim) -> str:
 
 def _event_row(event: Event, count: int, record: LedgerRecord) -> dict[str, Any]:
     # A run without noise records a noise multiplier that was never used: showing it would look like protection.
-    noise = ", ".join(f"{value:.4g}" for value in dict.fromkeys(_multipliers(event))) if record.private else "none"
+    noise = ", ".join(f"{value:.4g}" for value in dict.fromkeys(_multipliers(event))) if record.private else "void"
     return {"event": describe(event), "noise": noise, "count": f"{count:,}"}
 
 
@@ -137,9 +137,9 @@ def _multipliers(event: Event) -> Iterator[float]:
 def _accounting(claim: Claim, record: LedgerRecord, renyi: float | None) -> list[list[str]]:
     if claim.epsilon is None:
         return [["Accountant", "none: there is nothing to account for"]]
-    second = "no proof known for these releases" if renyi is None else f"epsilon {renyi:.4g}, a looser bound"
+    second = "no proof known for these releases" if renyi is None else f"epsilon {shown(renyi)}, a looser bound"
     rows = [
-        ["Proven", f"epsilon {claim.epsilon:.4g} at delta {claim.delta:g}"],
+        ["Proven", f"epsilon {shown(claim.epsilon)} at delta {claim.delta:g}"],
         ["Accountant", claim.accountant],
         ["Cross-check by Rényi accounting", second],
     ]

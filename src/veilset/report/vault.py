@@ -16,6 +16,8 @@ from veilset.run import RunFolder
 
 LOG_LINES = 100
 """The newest lines of the log that the page shows; warnings and seconds are collected from all of them."""
+PROGRESS = "progress"
+"""Event of the lines that moved a progress bar: of no use once the run is over."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class OwnerContent:
 def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
     plan = Plan.load(run.plan_path) if run.plan_path.is_file() else None
     lines, unreadable = _read_log(run.vault / "log.jsonl")
+    lines = [line for line in lines if line.get("event") != PROGRESS]
     return OwnerContent(
         folder=str(run.path.resolve()),
         reservation=plan.reservation if plan is not None else None,

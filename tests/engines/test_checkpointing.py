@@ -1,0 +1,93 @@
+"""A restored training loop continues exactly where the kept one stood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from veilset.engines.checkpointing import keep, restore
+from veilset.randomness import initialise, named_generator
+
+
+class Memory(dict[str, dict[str, Tensor]]):
+    def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        # contiguous, as a file would hold them
+        self[name] = {key: value.detach().clone().contiguous() for key, value in tensors.items()}
+
+    def load(self, name: str) -> dict[str, Tensor] | None:
+        return self.get(name)
+
+
+class Loop:
+    """A small convolution trained by a few optimiser steps on drawn inputs."""
+
+    def __init__(self, optimiser: str, memory_format: torch.memory_format = torch.contiguous_format) -> None:
+        self.model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 2))
+        initialise(self.model, named_generator(0, "weights"))
+        self.model.to(memory_format=memory_format)
+        options = {
+            "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+            "fused adam": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+            "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+            "plain sgd": lambda p: torch.optim.SGD(p, lr=0.01),
+        }
+        self.optimiser = options[optimiser](self.model.parameters())
+        self.draws = named_generator(0, "draws")
+
+    def train(self, steps: int) -> Loop:
+        for _ in range(steps):
+            inputs = torch.randn(5, 3, 8, 8, generator=self.draws)
+            self.optimiser.zero_grad()
+            self.model(inputs).square().mean().backward()
+            self.optimiser.step()
+        return self
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "fused adam", "sgd", "plain sgd"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_restored_loop_ends_with_the_same_weights(optimiser: str, memory_format: torch.memory_format) -> None:
+    whole = Loop(optimiser, memory_format).train(7).weights()
+    memory = Memory()
+    first = Loop(optimiser, memory_format).train(4)
+    keep(memory, "loop", 4, first.model, first.optimiser, first.draws)
+    second = Loop(optimiser, memory_format).train(1)  # whatever it did before is overwritten
+    assert restore(memory, "loop", second.model, second.optimiser, second.draws) == 4
+    resumed = second.train(3).weights()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_without_a_checkpoint_nothing_is_restored() -> None:
+    loop = Loop("adam")
+    before = loop.weights()
+    state = loop.draws.get_state()
+    assert restore(Memory(), "loop", loop.model, loop.optimiser, loop.draws) == 0
+    assert all(torch.equal(before[name], tensor) for name, tensor in loop.weights().items())
+    assert torch.equal(state, loop.draws.get_state())
+
+
+@pytest.mark.parametrize("lost", ["draws", "optimiser/0/exp_avg", "model/0.weight"])
+def test_a_checkpoint_without_one_of_its_parts_would_be_noticed_by_these_tests(lost: str) -> None:
+    """Sabotage: each part of the kept state matters to the weights."""
+    whole = Loop("adam").train(7).weights()
+    memory = Memory()
+    first = Loop("adam").train(4)
+    keep(memory, "loop", 4, first.model, first.optimiser, first.draws)
+    fresh = Loop("adam")
+    original = {"draws": fresh.draws.get_state(), "model/0.weight": fresh.model.state_dict()["0.weight"]}
+    memory["loop"][lost] = original.get(lost, torch.zeros_like(memory["loop"][lost]))
+    restore(memory, "loop", fresh.model, fresh.optimiser, fresh.draws)
+    assert not torch.equal(fresh.train(3).weights()["0.weight"], whole["0.weight"])
+
+
+def test_a_checkpoint_holds_tensors_only_and_no_noise_key() -> None:
+    memory = Memory()
+    loop = Loop("adam").train(1)
+    keep(memory, "loop", 1, loop.model, loop.optimiser, loop.draws)
+    assert all(isinstance(value, Tensor) for value in memory["loop"].values())
+    assert {key.split("/")[0] for key in memory["loop"]} == {"step", "draws", "model", "optimiser"}

@@ -1,0 +1,108 @@
+import json
+from pathlib import Path
+
+import pytest
+from checks import ADD, DELTA, REPLACE, open_ledger
+
+from veilset.errors import LedgerError, MixedAdjacency
+from veilset.privacy.accounting import price
+from veilset.privacy.bounds import Unit
+from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim, Published
+from veilset.privacy.events import Event, Gaussian, PoissonSampled, Repeated
+from veilset.privacy.gaussian import gaussian_mu
+from veilset.privacy.ledger import PrivacyLedger
+
+
+def spent_ledger(folder: Path, event: Event, count: int = 1, **terms: object) -> PrivacyLedger:
+    book = open_ledger(folder / "ledger.jsonl", Repeated(count, event), **terms)
+    for _ in range(count):
+        book.charge(event)
+    book.close()
+    return book
+
+
+def claim_of(book: PrivacyLedger, published: Published | None = None, stamps: tuple[str, ...] = ()) -> Claim:
+    return Claim.from_ledger(book, assumptions=("a method's own",), published=published, stamps=stamps)
+
+
+def gaussian_claim(epsilon: float, **changes: object) -> Claim:
+    terms = {"delta": DELTA, "adjacency": ADD, "unit": Unit.RECORD, "accountant": "exact Gaussian"}
+    return Claim(**{"epsilon": epsilon, "mu": gaussian_mu(epsilon, DELTA), **terms, **changes})
+
+
+def test_a_claim_prices_what_the_ledger_charged(tmp_path: Path) -> None:
+    draw = PoissonSampled(0.01, Gaussian(1.0))
+    claim = claim_of(spent_ledger(tmp_path, draw, 600))
+    assert claim.epsilon == price(Repeated(600, draw), DELTA, ADD).epsilon
+    assert claim.cross_check >= claim.epsilon
+    assert claim.mu is None
+    assert set(claim.assumptions) == {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[Unit.RECORD], "a method's own"}
+
+
+def test_a_crash_raises_the_claim_and_never_lowers_it(tmp_path: Path) -> None:
+    event, path = Gaussian(30.0), tmp_path / "ledger.jsonl"
+    book = open_ledger(path, Repeated(500, event), reserve=Repeated(50, event))
+    book.charge(event)
+    book.unlock()
+    again = PrivacyLedger.resume(path)
+    again.charge(event)
+    assert claim_of(again).epsilon == price(Repeated(550, event), DELTA, ADD).epsilon
+
+
+def test_a_ledger_without_privacy_gives_no_epsilon_and_says_so(tmp_path: Path) -> None:
+    claim = claim_of(spent_ledger(tmp_path, Gaussian(1.0), not_private="reproducible noise"), stamps=("another",))
+    assert claim.epsilon is None
+    assert claim.stamps == ("NOT PRIVATE: reproducible noise", "another")
+    assert str(claim).startswith("NOT PRIVATE: reproducible noise")
+    assert "eps_proven=none" in str(claim)
+    assert claim.attack_power() is None
+
+
+@pytest.mark.parametrize("not_private", [None, "a test"])
+def test_a_claim_survives_json(not_private: str | None, tmp_path: Path) -> None:
+    published = Published(9.99, "refuted", "GS-WGAN")
+    book = spent_ledger(tmp_path, Gaussian(0.5), not_private=not_private, adjacency=REPLACE, unit=Unit.USER)
+    claim = claim_of(book, published, ("stamp",))
+    assert Claim.from_json(json.loads(json.dumps(claim.to_json()))) == claim
+
+
+@pytest.mark.parametrize("value", [{}, {"published": None}, {"published": {"epsilon": 1}, "epsilon": 1}])
+def test_a_broken_claim_is_refused(value: dict) -> None:
+    with pytest.raises(LedgerError):
+        Claim.from_json(value)
+
+
+def test_the_printed_line_holds_everything_that_gives_epsilon_its_meaning(tmp_path: Path) -> None:
+    book = spent_ledger(tmp_path, Gaussian(1 / gaussian_mu(1.0, DELTA)), adjacency=REPLACE, unit=Unit.USER)
+    line = str(claim_of(book, Published(0.9, "conservative", "a paper")))
+    for part in ("eps_proven=1 ", "delta=1e-05", "adjacency=replace", "unit=user", "mu=0.268", "eps_as_published=0.9",
+                 "(status: conservative)"):  # fmt: skip
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "power"), [(1, 0.0198), (10, 0.372)], ids=["sketch notes: 1.98 %", "sketch notes: 37 %"]
+)
+def test_attack_power_at_one_percent_false_alarms(epsilon: float, power: float) -> None:
+    assert gaussian_claim(epsilon).attack_power() == pytest.approx(power, rel=5e-3)
+
+
+def test_attack_power_without_mu_follows_from_epsilon_and_delta() -> None:
+    assert gaussian_claim(1, mu=None).attack_power(0.01) == pytest.approx(0.0271828 + DELTA, rel=1e-4)
+    assert gaussian_claim(1000, mu=None).attack_power(0.01) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "replaced"), [(1, 2.155), (10, 24.4)], ids=["sketch notes print 2.16", "sketch notes: 24.4"]
+)
+def test_epsilon_of_the_same_noise_under_replace(epsilon: float, replaced: float) -> None:
+    assert gaussian_claim(epsilon).as_replace == pytest.approx(replaced, rel=2e-3)
+    assert gaussian_claim(epsilon, adjacency=REPLACE).as_replace is None
+    assert gaussian_claim(epsilon, mu=None).as_replace is None
+
+
+@pytest.mark.parametrize("change", [{"adjacency": REPLACE}, {"unit": Unit.USER}, {"delta": 1e-6}], ids=str)
+def test_epsilons_of_different_meaning_are_not_compared(change: dict) -> None:
+    with pytest.raises(MixedAdjacency):
+        gaussian_claim(1).check_comparable(gaussian_claim(1, **change))
+    gaussian_claim(1).check_comparable(gaussian_claim(5))

@@ -1,0 +1,57 @@
+import json
+
+import pytest
+
+from veilset.errors import RunError
+from veilset.report.vault import LOG_LINES, owner_content, read_scores
+
+from .conftest import WARNING, secret_score
+
+
+def test_no_scores_is_not_an_error(tmp_path):
+    assert read_scores(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "[{}]", '[{"metric": "a"}]', "nonsense"])
+def test_a_file_that_is_not_a_list_of_scores_is_refused(tmp_path, text):
+    (tmp_path / "scores.json").write_text(text)
+    with pytest.raises(RunError, match="scores"):
+        read_scores(tmp_path)
+
+
+def test_a_score_that_does_not_say_whether_it_is_private_is_refused(tmp_path):
+    value = {**secret_score().to_json(), "touched_private_data": 0}
+    (tmp_path / "scores.json").write_text(json.dumps([value]))
+    with pytest.raises(RunError, match="scores"):
+        read_scores(tmp_path)
+
+
+def test_a_torn_log_is_shown_as_far_as_it_goes_without_progress(copy_of):
+    run = copy_of()
+    with (run.vault / "log.jsonl").open("a") as file:
+        file.write(
+            '{"event": "progress", "done": 1}\n{"time": "soon", "event": "odd", "warnings": 3}\n[1]\n{"time": 17947'
+        )
+    content = owner_content(run, [])
+    assert [line["event"] for line in content.log] == ["started", "finished", "odd"]
+    assert content.log[2]["time"] == ""
+    assert content.log_hidden == 2
+
+
+def test_a_long_log_is_cut_but_its_warnings_are_kept_once(copy_of):
+    run = copy_of()
+    for _ in range(LOG_LINES + 5):
+        run.log(event="started", warnings=[WARNING])
+    content = owner_content(run, [])
+    assert len(content.log) == LOG_LINES
+    assert content.log_hidden == 7
+    assert content.data_warnings == [WARNING]
+
+
+def test_a_vault_without_log_and_plan_still_has_a_page(copy_of):
+    run = copy_of()
+    (run.vault / "log.jsonl").unlink()
+    run.plan_path.unlink()
+    content = owner_content(run, [secret_score()])
+    assert (content.log, content.plan_warnings, content.reservation) == ([], [], None)
+    assert content.score_warnings == ["gen2real/mlp: class 'plain' has vanished"]
