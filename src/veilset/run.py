@@ -119,7 +119,7 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
         raise PrivacyError(
             "proven accounting on private data",
-            f"the published accounting of {plan.method} (proven epsilon of the same run: {shown(plan.epsilon_planned or 0.0)})",
+            f"the published accounting of {plan.method}; proven epsilon of that run: {shown(plan.epsilon_planned or 0.0)}",
             "Drop --accounting published, or declare a public benchmark with --benchmark, or, knowing that the "
             "published epsilon may not hold, pass --allow-published-accounting.",
         )

@@ -121,8 +121,8 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
         f"noise         multiplier {made.noise_multiplier:.4g}, signal / noise {made.forecast.signal_to_noise:.2g}"
     )
     show.say(f"released      {made.forecast.released}")
-    shown = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
-    show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {shown}")
+    names = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
+    show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")
     note = "" if declared else " (offered, rounded; by using it you declare it public; --declared-size changes it)"
     show.say(f"declared size {facts.declared_size}{note}")
     show.say(f"expected      about {made.forecast.seconds:.0f} s on two CPU cores, {made.forecast.megabytes:.0f} MB")
