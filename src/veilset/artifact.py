@@ -64,8 +64,8 @@ def model_bytes(model: nn.Module) -> bytes:
     return safetensors_save(tensors)
 
 
-def load_into(model: nn.Module, data: bytes) -> None:
-    """Fills `model` from safetensors bytes after checking every name, type and shape against it."""
+def check_tensors(model: nn.Module, data: bytes) -> None:
+    """Compares every name, type and shape of safetensors bytes with those of `model`, which may be on "meta"."""
     expected = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
     found = _declared_tensors(data)
     if found != expected:
@@ -73,6 +73,11 @@ def load_into(model: nn.Module, data: bytes) -> None:
         raise ArtifactError(
             "the tensors of the declared method", f"differences at {wrong}", "The file is not this model's."
         )
+
+
+def load_into(model: nn.Module, data: bytes) -> None:
+    """Fills `model` from safetensors bytes after checking them against it."""
+    check_tensors(model, data)
     try:
         tensors = safetensors_load(data)
     except SafetensorError as error:
@@ -95,7 +100,7 @@ def _declared_tensors(data: bytes) -> dict[str, tuple[torch.dtype, tuple[int, ..
         size = sum(math.prod(shape) * kind.itemsize for kind, shape in tensors.values())
         if size != len(data) - 8 - length:
             raise ValueError(f"tensors of {size} bytes in a body of {len(data) - 8 - length}")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ArtifactError("a safetensors file", f"{error!r}", "Copy the release again.") from error
     return tensors
 
@@ -149,9 +154,11 @@ def read_privacy(data: bytes) -> Privacy:
     value = parse_json(data, "privacy.json")
     try:
         privacy = Privacy(Claim.from_json(value["claim"]), tuple(str(line) for line in value["ledger"]))
-    except (KeyError, TypeError) as error:
+        closed = privacy.record.closed
+        str(privacy.claim)  # numbers that are none fail here and not where they are shown
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ArtifactError("claim and ledger in privacy.json", f"{error!r}", "Copy the release again.") from error
-    if not privacy.record.closed:
+    if not closed:
         raise ArtifactError("a closed ledger", "its last line is missing", "A release without one proves nothing.")
     return privacy
 
@@ -161,7 +168,7 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
         value = json.loads(data)
         if not isinstance(value, dict):
             raise ValueError("not an object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(f"JSON in {name}", f"{error}", "Copy the release again.") from error
     return value
 

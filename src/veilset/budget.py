@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from veilset.errors import BudgetExceeded, ConfigError, MixedAdjacency
+from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.files import read_json, write_atomically
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
@@ -48,9 +48,12 @@ class DatasetBudget:
 
     def __init__(self, account: Path) -> None:
         self._account = account
-        self._terms = self._entries()[0]["open"]
-        self.epsilon, self.delta = float(self._terms["epsilon"]), float(self._terms["delta"])
-        self.adjacency, self.unit = Adjacency(self._terms["adjacency"]), Unit(self._terms["unit"])
+        try:
+            terms = self._entries()[0]["open"]
+            self.epsilon, self.delta = float(terms["epsilon"]), float(terms["delta"])
+            self.adjacency, self.unit = Adjacency(terms["adjacency"]), Unit(terms["unit"])
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"an account at {account}", f"{error!r}", "Restore it from a backup.") from error
 
     @classmethod
     def create(cls, data: Path, *, epsilon: float, delta: float, adjacency: Adjacency, unit: Unit) -> DatasetBudget:
@@ -115,6 +118,22 @@ class DatasetBudget:
         finally:
             file.unlock()
         return name
+
+    def begin(self, name: str, planned: Event) -> None:
+        """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
+        file = ChainedFile(self._account, create=False)
+        try:
+            reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in file.entries)
+            used = any(name in (entry.get("begin"), entry.get("settle")) for entry in file.entries)
+            if used or not reserved:
+                raise BudgetExceeded(
+                    "a plan whose cost is reserved in this data set's budget, for one run",
+                    "it was run before" if used else "no such reservation",
+                    "Nothing was released. Make a new plan, or continue the run with --resume.",
+                )
+            file.append({"begin": name})
+        finally:
+            file.unlock()
 
     def settle(self, name: str, spent: Event) -> None:
         """Replaces a reservation by what a closed ledger says was spent."""

@@ -35,7 +35,7 @@ def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:
         value = json.loads(path.read_text())
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{what} at {path}", f"{error}", "Check the path; `veilset fit` writes such folders.") from error
     return value
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from veilset.artifact import Privacy, load_into, parse_json, read_privacy, read_release
+from veilset.artifact import Privacy, check_tensors, load_into, parse_json, read_privacy, read_release
 from veilset.data.spec import ImageSet, ImageSpec, to_bytes
 from veilset.errors import ArtifactError, ConfigError, VeilsetError
 from veilset.files import require_empty
@@ -102,9 +102,14 @@ def from_pretrained(path: str | Path) -> Model:
     try:
         method = get_method(str(config["method"]))
         spec = ImageSpec.from_json(config["spec"])
-        module = method.build(make_config(method, config["config"]), spec)
-    except (KeyError, TypeError, ValueError) as error:
+        settings = make_config(method, config["config"])
+        with torch.device("meta"):  # shapes only: a forged configuration must not make us allocate
+            check_tensors(method.build(settings, spec), files["model.safetensors"])
+        module = method.build(settings, spec)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ArtifactError("a model configuration", f"{error!r}", "Copy the release again.") from error
+    except ArtifactError:
+        raise
     except VeilsetError as error:
         raise ArtifactError("a configuration this version knows", f"{error.found}", "Update Veilset.") from error
     load_into(module, files["model.safetensors"])

@@ -25,6 +25,7 @@ from veilset.files import require_empty, write_atomically
 from veilset.methods.base import FitContext, Progress, get_method, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model, from_pretrained
+from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import NOTHING, Composed
 from veilset.privacy.ledger import PrivacyLedger
@@ -116,10 +117,13 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
     """Stops before anything is written: wrong images for the plan, or a published epsilon on private data."""
     if plan.facts.spec != images.spec:
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
+    if plan.facts.unit is Unit.USER and images.users is None:
+        raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
+        proven = shown(plan.epsilon_planned or 0.0)
         raise PrivacyError(
             "proven accounting on private data",
-            f"the published accounting of {plan.method}; proven epsilon of that run: {shown(plan.epsilon_planned or 0.0)}",
+            f"the published accounting of {plan.method}; the proven epsilon of that run would be {proven}",
             "Drop --accounting published, or declare a public benchmark with --benchmark, or, knowing that the "
             "published epsilon may not hold, pass --allow-published-accounting.",
         )
@@ -144,6 +148,8 @@ def execute(
     budget = _budget_of(images)
     require_empty(path)
     plan = reserve(plan, _path_of(images))
+    if budget is not None and plan.reservation is not None:
+        budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)))
     noise = noise or (NoNoise() if plan.accounting == "none" else NoiseSource())
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:

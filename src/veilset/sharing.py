@@ -27,12 +27,13 @@ def verify(path: Path) -> dict[str, Any]:
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
     exact = price(record.spent, record.delta, record.adjacency)
     second = renyi_epsilon(record.spent, record.delta, record.adjacency)
-    if exact.epsilon > claim.epsilon * (1 + 1e-6) + 1e-9:
-        raise ArtifactError(
-            f"an epsilon of at least {exact.epsilon:.6g}, as its ledger is priced",
-            f"a claim of {claim.epsilon:.6g}",
-            "Do not trust this release.",
-        )
+    for name, priced, claimed in (("epsilon", exact.epsilon, claim.epsilon), ("mu", exact.mu, claim.mu)):
+        if (priced is None) != (claimed is None) or not (priced or 0.0) <= (claimed or 0.0) * (1 + 1e-6) + 1e-9:
+            raise ArtifactError(
+                f"{name} of at least {priced}, as its ledger is priced",
+                f"a claim of {claimed}",
+                "Do not trust this release.",
+            )
     if second is not None and second < exact.epsilon * (1 - 1e-3):
         raise ArtifactError(
             f"two accountants that agree ({exact.accountant}: {exact.epsilon:.6g})",

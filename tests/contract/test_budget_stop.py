@@ -63,9 +63,7 @@ def test_one_release_more_than_planned_is_refused(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_plan_without_releases_lets_nothing_through(
-    method: str, tmp_path: Path, noise_drawn: Counter[str]
-) -> None:
+def test_a_plan_without_releases_lets_nothing_through(method: str, tmp_path: Path, noise_drawn: Counter[str]) -> None:
     images = make_images()
     plan = replace(tiny_plan(images, method), planned=NOTHING, reserve=NOTHING)
     with pytest.raises(BudgetExceeded, match="Nothing was released"):

@@ -239,9 +239,7 @@ def test_resume_without_a_run_or_ledger_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_ledger_that_was_tampered_with_stops_a_resume(
-    method: str, tmp_path: Path, noise_drawn: Counter[str]
-) -> None:
+def test_a_ledger_that_was_tampered_with_stops_a_resume(method: str, tmp_path: Path, noise_drawn: Counter[str]) -> None:
     images = make_images()
     plan = tiny_plan(images, method)
     calls = progress_calls(images, plan, tmp_path / "undisturbed")

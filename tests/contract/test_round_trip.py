@@ -177,9 +177,7 @@ def test_every_ledger_line_counts(method: str, copy_of_run: Callable[[str], Path
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_not_finite_are_refused(
-    method: str, value: float, copy_of_run: Callable[[str], Path]
-) -> None:
+def test_weights_that_are_not_finite_are_refused(method: str, value: float, copy_of_run: Callable[[str], Path]) -> None:
     path = copy_of_run(method) / "release" / "model.safetensors"
     tensors = load(path.read_bytes())
     name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())

@@ -119,9 +119,11 @@ def test_the_search_passes_a_sum_of_clipped_rows() -> None:
         ),
         pytest.param(lambda images: pixels_of(images) / max(len(images), 1), id="divided by the exact record count"),
         pytest.param(
-            lambda images: torch.nn.functional.batch_norm(pixels_of(images).nan_to_num(), None, None, training=True)
-            if len(images) > 1
-            else pixels_of(images),
+            lambda images: (
+                torch.nn.functional.batch_norm(pixels_of(images).nan_to_num(), None, None, training=True)
+                if len(images) > 1
+                else pixels_of(images)
+            ),
             id="batch norm",
         ),
         pytest.param(

@@ -91,9 +91,14 @@ def test_split_folders_are_not_classes(tmp_path: Path) -> None:
     assert load(tmp_path).ids == load(tmp_path / "train").ids
 
 
+def test_a_folder_without_splits_is_read_whole_whatever_the_split(tmp_path: Path) -> None:
+    assert len(load(class_folder(tmp_path), split="test")) == len(load(tmp_path))
+
+
 def test_asking_for_a_split_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    class_folder(tmp_path / "train")
     with pytest.raises(DataError, match="'test'"):
-        load(class_folder(tmp_path), split="test")
+        load(tmp_path, split="test")
 
 
 def test_link_that_leaves_the_folder_is_an_error(tmp_path: Path) -> None:

@@ -36,9 +36,14 @@ def test_split_picks_the_test_arrays(tmp_path: Path) -> None:
     assert len(load(path, split="test")) == 2
 
 
-def test_test_split_of_an_archive_without_splits_is_an_error(tmp_path: Path) -> None:
+def test_an_archive_without_splits_is_read_whole_whatever_the_split(tmp_path: Path) -> None:
+    path = saved(tmp_path, x=small_images(), y=Y)
+    assert len(load(path, split="test")) == len(load(path))
+
+
+def test_a_split_that_is_not_in_the_archive_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="x_test"):
-        load(saved(tmp_path, x=small_images(), y=Y), split="test")
+        load(saved(tmp_path, x_train=small_images(), y_train=Y), split="test")
 
 
 def test_optional_columns_are_read(tmp_path: Path) -> None:

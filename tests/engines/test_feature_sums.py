@@ -109,7 +109,9 @@ def test_progress_counts_records_up_to_all_of_them() -> None:
 def test_users_beyond_their_cap_lose_their_later_images_only() -> None:
     images = make_images(counts=(10,), per_user=4)  # users of 4, 4 and 2 images
     assert first_rows_of_each_user(images, 3).tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
-    assert torch.equal(grid(images, unit=Unit.USER, rows_per_user=3), grid(images.subset(torch.tensor([0, 1, 2, 4, 5, 6, 8, 9]))))
+    assert torch.equal(
+        grid(images, unit=Unit.USER, rows_per_user=3), grid(images.subset(torch.tensor([0, 1, 2, 4, 5, 6, 8, 9])))
+    )
 
 
 def test_a_users_cap_multiplies_the_sensitivity() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,7 +149,7 @@ def fit(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`."""
-    with Show(quiet) as show:
+    with Show(quiet) as show, _resumable():
         images = read_images(
             source, show, size=size, fit=fit, color=color, split=split, strict=strict, benchmark=benchmark
         )
@@ -256,6 +258,16 @@ def verify(
         raise typer.Exit(1)
 
 
+@contextlib.contextmanager
+def _resumable() -> Iterator[None]:
+    """Ctrl-C leaves a folder that can be continued, and says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        show_error(RunError("to finish", "an interrupt", "Run the same command with --resume to continue."))
+        raise typer.Exit(130) from None
+
+
 def _required(method: str | None) -> str:
     if method is None:
         raise ConfigError("a method", "none", f"Pass --method; there are: {', '.join(all_methods())}.")
@@ -263,7 +275,7 @@ def _required(method: str | None) -> str:
 
 
 def main() -> None:
-    """Entry point: our own errors in three plain lines, an interrupt with the way to continue."""
+    """Entry point: errors in three plain lines."""
     try:
         app()
     except VeilsetError as error:
@@ -272,6 +284,3 @@ def main() -> None:
     except OSError as error:  # a full disk, a vanished folder: nothing of ours, but no reason for a traceback
         show_error(RunError("to read and write files", f"{error}", "Mend that, then run it again (a fit: --resume)."))
         sys.exit(2)
-    except KeyboardInterrupt:
-        show_error(RunError("to finish", "an interrupt", "Run the same command with --resume to continue a fit."))
-        sys.exit(130)

@@ -36,7 +36,7 @@ Declared = Annotated[int | None, typer.Option(help="Public size of the collectio
 Size = Annotated[str | None, typer.Option(help="Resize while reading: 64 or HEIGHTxWIDTH, with --fit.")]
 Fit = Annotated[Literal["crop", "stretch"] | None, typer.Option("--fit", help="How to reach --size.")]
 Color = Annotated[Literal["grey", "rgb"] | None, typer.Option(help="Convert while reading.")]
-Split = Annotated[Literal["train", "test"], typer.Option(help="Which part, where the source has both.")]
+Split = Annotated[Literal["train", "test"], typer.Option(help="Which part, where the source has both; else all of it.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at an undecodable file instead of treating it as empty.")]
 Benchmark = Annotated[str | None, typer.Option(help="Declare the data a public benchmark: no budget, stamped so.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights, latents and batches. Never reaches the privacy noise.")]

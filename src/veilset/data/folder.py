@@ -53,9 +53,9 @@ def _listed_collection(root: Path, options: ReadOptions) -> FileCollection:
 def _split_root(path: Path, options: ReadOptions) -> Path:
     names = {folder.name for folder in _subfolders(path)}
     has_splits = names <= _SPLIT_FOLDERS and bool(names & {"train", "test"})
-    if not has_splits and options.split == "train":
-        return path  # without splits the folder is one collection, which is what the default asks for
-    if not has_splits or options.split not in names:
+    if not has_splits:
+        return path  # without splits the folder is one collection
+    if options.split not in names:
         raise DataError(
             f"a folder {options.split!r} with class folders in {path}",
             f"{sorted(names)[:20]}",

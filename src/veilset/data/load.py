@@ -58,7 +58,7 @@ def load(
         size: (height, width) to bring the images to; without it they must all have one size.
         fit: "crop" (scale the shorter side, cut the centre) or "stretch"; needed if an image has another size.
         color: "grey" or "rgb"; without it the images must all be of one kind.
-        split: "train" or "test", where the source has both.
+        split: "train" or "test", where the source has both; a source without splits is read whole.
         class_names: public names in label order; by default folder names, text labels or "0", "1", ...
         ids: stable record ids; only with arrays and data sets. Files have their relative path as id.
         users: the person each image belongs to, for privacy per user; only with arrays and data sets.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from veilset.data.arrays import ArrayCollection, ArrayColumns
-from veilset.data.options import ReadOptions
+from veilset.data.options import SPLITS, ReadOptions
 from veilset.data.untrusted import check_expansion, untrusted
 from veilset.errors import DataError
 
@@ -56,8 +56,8 @@ def _array_names(path: Path) -> set[str]:
 
 def _image_keys(path: Path, names: set[str], split: str) -> tuple[str, str]:
     pairs = [(image.format(split), label.format(split)) for image, label in _SPLIT_KEYS]
-    # Without splits the archive is one collection, which is what the default asks for.
-    pairs += _PLAIN_KEYS if split == "train" else ()
+    if not any(key.format(part) in names for pair in _SPLIT_KEYS for key in pair for part in SPLITS):
+        pairs += _PLAIN_KEYS  # without splits the archive is one collection
     for images, labels in pairs:
         if images in names and labels in names:
             return images, labels

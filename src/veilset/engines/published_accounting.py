@@ -65,7 +65,7 @@ def classic_gaussian_epsilon(noise_multiplier: float, count: float, delta: float
 
 
 def calibrate_classic_gaussian(epsilon: float, delta: float) -> float:
-    """The noise multiplier at which `classic_gaussian_epsilon` of one release is `epsilon`."""
+    """The noise multiplier at which `classic_gaussian_epsilon` of one release is `epsilon`, rounded up."""
     log_delta = math.log(1 / delta)
     root_cost = epsilon / (math.sqrt(log_delta + epsilon) + math.sqrt(log_delta))
-    return 1 / (math.sqrt(2) * root_cost)
+    return 1 / (math.sqrt(2) * root_cost) * (1 + 1e-12)

@@ -147,8 +147,10 @@ def _check_sizes(facts: PublicFacts, delta: float) -> None:
             f"{delta:g}",
             "At this delta publishing one record outright would be allowed. Use a smaller delta.",
         )
-    if facts.unit is Unit.USER and not (facts.rows_per_user and facts.rows_per_user >= 1):
-        raise ConfigError("a declared cap of images per user", "none", "Pass --images-per-user with --unit user.")
+    if facts.unit is Unit.USER and not (isinstance(facts.rows_per_user, int) and facts.rows_per_user >= 1):
+        raise ConfigError(
+            "a declared whole cap of images per user", f"{facts.rows_per_user}", "Pass --images-per-user."
+        )
 
 
 def _noise_multiplier(

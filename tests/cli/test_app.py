@@ -1,0 +1,266 @@
+"""The command line as a user meets it: the whole way, then everything that can be typed wrongly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from veilset.cli import app
+
+TINY = ["--steps", "3", "--frequencies", "8", "--hidden-size", "8", "--map-channels", "8"]
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    monkeypatch.setenv("VEILSET_HOME", str(tmp_path / "home"))
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["veilset", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            app.main()
+        output = capsys.readouterr()
+        return int(stop.value.code or 0), output.out, output.err
+
+    return call
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twelve 8x8 grey images in two classes."""
+    values = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for number in range(6):
+            Image.fromarray(values.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def fitted(cli: Cli, photos: Path, out: Path, *more: str) -> None:
+    code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", out, *TINY, *more)
+    assert code == 0, err
+
+
+def test_the_way_of_the_readme_works_from_folder_to_verified_export(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    run, shared = tmp_path / "runs" / "a", tmp_path / "for-sharing"
+    assert cli("plan", photos, "--method", "dp-merf", "--epsilon", "1")[0] == 0
+    fitted(cli, photos, run)
+    assert cli("sample", run, "-n", "20", "--out", tmp_path / "synthetic")[0] == 0
+    assert len(list((tmp_path / "synthetic").glob("*/*.png"))) == 20
+    code, out, err = cli("evaluate", run, "--test", tmp_path / "synthetic", "--classifiers", "cnn", "-n", "20")
+    assert code == 0, err
+    assert json.loads(out)["scores"][0]["metric"] == "gen2real/cnn"
+    assert cli("report", run)[0] == 0
+    assert cli("export", run, "--out", shared)[0] == 0
+    code, out, _ = cli("verify", shared)
+    assert code == 0
+    assert json.loads(out)["epsilon"] == pytest.approx(1.0)
+    assert (shared / "report.html").is_file()
+    assert not (shared / "vault").exists()
+
+
+def test_stdout_is_one_json_line_and_people_read_stderr(cli: Cli, photos: Path) -> None:
+    _, out, err = cli("plan", photos, "--method", "dp-merf", "--epsilon", "1")
+    assert json.loads(out)["epsilon_planned"] == pytest.approx(1.0)
+    assert out.count("\n") == 1
+    assert "add-remove of one record" in err
+    assert "delta 1e-05" in err
+    assert "cat, dog" in err
+
+
+def test_quiet_leaves_only_the_result(cli: Cli, photos: Path) -> None:
+    _, out, err = cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--quiet")
+    assert err == ""
+    assert json.loads(out)
+
+
+def test_plan_reads_no_pixel(cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("pixels were read")
+
+    monkeypatch.setattr(Image.Image, "load", refuse)
+    code, _, err = cli("plan", photos, "--method", "dp-merf", "--epsilon", "1")
+    assert code == 0, err
+
+
+def test_a_plan_file_is_what_fit_spends(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    cli("plan", photos, "--method", "dp-merf", "--epsilon", "2", "--out", plan, *TINY)
+    code, out, err = cli("fit", photos, "--plan", plan, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert json.loads(out)["claim"]["epsilon"] == pytest.approx(2.0)
+
+
+def test_budget_is_spent_once_and_then_refuses(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    assert cli("budget", "init", photos, "--epsilon", "1.2")[0] == 0
+    fitted(cli, photos, tmp_path / "a")
+    code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "b", *TINY)
+    assert code == 2
+    assert "BudgetExceeded" in err
+    assert json.loads(cli("budget", "show", photos)[1])["epsilon_charged"] == pytest.approx(1.0)
+
+
+def test_a_plan_that_is_written_reserves_and_its_fit_settles(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    cli("budget", "init", photos, "--epsilon", "3")
+    cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "plan.json", *TINY)
+    assert json.loads(cli("budget", "show", photos)[1])["runs_unsettled"] == 1
+    cli("fit", photos, "--plan", tmp_path / "plan.json", "--out", tmp_path / "a")
+    after = json.loads(cli("budget", "show", photos)[1])
+    assert (after["runs_settled"], after["runs_unsettled"]) == (1, 0)
+
+
+def test_published_accounting_on_private_data_needs_the_named_override(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    words = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--accounting", "published", *TINY]
+    code, _, err = cli(*words, "--out", tmp_path / "a")
+    assert code == 2
+    assert "--allow-published-accounting" in err
+    assert not (tmp_path / "a").exists()
+    code, out, err = cli(*words, "--out", tmp_path / "b", "--allow-published-accounting")
+    assert code == 0, err
+    claim = json.loads(out)["claim"]
+    assert claim["published"]["status"] == "conservative"
+    assert claim["epsilon"] < claim["published"]["epsilon"] <= 1.0
+
+
+def test_no_noise_is_stamped_and_cannot_be_exported(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    assert cli("fit", photos, "--method", "dp-merf", "--accounting", "none", "--out", run, *TINY)[0] == 0
+    assert "NOT PRIVATE" in (run / "release" / "README.md").read_text()
+    assert cli("verify", run)[0] == 1
+    code, _, err = cli("export", run, "--out", tmp_path / "x")
+    assert code == 2
+    assert "NOT PRIVATE" in err
+
+
+def test_a_finished_run_resumes_to_itself(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    fitted(cli, photos, tmp_path / "a")
+    before = (tmp_path / "a" / "release" / "model.safetensors").read_bytes()
+    assert cli("fit", photos, "--out", tmp_path / "a", "--resume")[0] == 0
+    assert (tmp_path / "a" / "release" / "model.safetensors").read_bytes() == before
+
+
+def test_an_interrupted_fit_says_how_to_continue_and_continues(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("veilset.methods.dp_merf.matching_loss", interrupt)
+        words = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "a", *TINY]
+        code, _, err = cli(*words)
+    assert code == 130
+    assert "--resume" in err
+    code, out, err = cli("fit", photos, "--out", tmp_path / "a", "--resume")
+    assert code == 0, err
+    assert json.loads(out)["claim"]["epsilon"] == pytest.approx(1.0)
+
+
+def test_samples_follow_a_declared_mix_and_npz_is_written(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    fitted(cli, photos, tmp_path / "a")
+    out = tmp_path / "s.npz"
+    assert cli("sample", tmp_path / "a", "-n", "8", "--mix", "cat=3,dog=1", "--format", "npz", "--out", out)[0] == 0
+    assert np.bincount(np.load(out)["y"]).tolist() == [6, 2]
+
+
+WRONG = {
+    "unknown method": (["--method", "dp-mref", "--epsilon", "1"], "Did you mean 'dp-merf'?"),
+    "no method": (["--epsilon", "1"], "--method"),
+    "no epsilon": (["--method", "dp-merf"], "has no default"),
+    "epsilon zero": (["--method", "dp-merf", "--epsilon", "0"], "epsilon above 0"),
+    "epsilon negative": (["--method", "dp-merf", "--epsilon", "-1"], "epsilon above 0"),
+    "epsilon NaN": (["--method", "dp-merf", "--epsilon", "nan"], "epsilon above 0"),
+    "epsilon infinite": (["--method", "dp-merf", "--epsilon", "inf"], "epsilon above 0"),
+    "epsilon text": (["--method", "dp-merf", "--epsilon", "one"], "valid number"),
+    "delta one": (["--method", "dp-merf", "--epsilon", "1", "--delta", "1"], "delta"),
+    "delta too large for the size": (["--method", "dp-merf", "--epsilon", "1", "--delta", "0.1"], "1 / declared size"),
+    "unknown option": (["--method", "dp-merf", "--epsilon", "1", "--frequences", "9"], "Did you mean 'frequencies'?"),
+    "option without value": (["--method", "dp-merf", "--epsilon", "1", "--frequencies"], "a value after"),
+    "option of a wrong type": (["--method", "dp-merf", "--epsilon", "1", "--frequencies", "many"], "type int"),
+    "option out of range": (["--method", "dp-merf", "--epsilon", "1", "--steps", "0"], "at least 1"),
+    "stray word": (["--method", "dp-merf", "--epsilon", "1", "more"], "--name value"),
+    "wrong adjacency": (["--method", "dp-merf", "--epsilon", "1", "--adjacency", "swap"], "replace"),
+    "user without users": (["--method", "dp-merf", "--epsilon", "1", "--unit", "user"], "--images-per-user"),
+    "size nonsense": (["--method", "dp-merf", "--epsilon", "1", "--size", "axb"], "--size 64x48"),
+    "missing plan": (["--plan", "nowhere.json"], "plan file"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_explained_and_lose_nothing(cli: Cli, photos: Path, tmp_path: Path, name: str) -> None:
+    words, expected = WRONG[name]
+    code, out, err = cli("fit", photos, "--out", tmp_path / "run", *words)
+    assert code == 2
+    assert out == ""
+    assert expected in err.replace("\n", " ").replace("│", " ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_output_folders_are_never_overwritten(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    fitted(cli, photos, tmp_path / "a")
+    before = sorted(path.name for path in (tmp_path / "a").rglob("*"))
+    for words in (
+        ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "a"],
+        ["sample", tmp_path / "a", "--out", photos],
+        ["export", tmp_path / "a", "--out", tmp_path / "a"],
+    ):
+        assert cli(*words)[0] == 2
+    assert sorted(path.name for path in (tmp_path / "a").rglob("*")) == before
+
+
+@pytest.mark.parametrize("verb", ["sample", "evaluate", "report", "export", "verify"])
+def test_a_folder_that_is_no_run_gives_a_clear_error(cli: Cli, photos: Path, tmp_path: Path, verb: str) -> None:
+    needs = {"sample": ["--out", tmp_path / "x"], "export": ["--out", tmp_path / "x"], "evaluate": ["--test", photos]}
+    code, _, err = cli(verb, tmp_path / "nowhere", *needs.get(verb, []))
+    assert code == 2
+    assert "expected" in err
+    assert "found" in err
+
+
+def test_a_full_disk_is_an_error_not_a_traceback(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("veilset.files.os.fsync", full)
+    code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "a", *TINY)
+    assert code == 2
+    assert "No space left" in err
+
+
+words = st.lists(
+    st.sampled_from(
+        ["--epsilon", "--delta", "--size", "--fit", "--mix", "-n", "--seed", "--unit", "mnist", "--out", "--"]
+    )
+    | st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=6),
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(verb=st.sampled_from(["plan", "sample", "verify", "export", "budget", "methods", "report"]), more=words)
+def test_random_words_end_in_an_exit_code_never_in_a_traceback(
+    cli: Cli, tmp_path: Path, verb: str, more: list[str]
+) -> None:
+    code, _, _ = cli(verb, *more)
+    assert code in (0, 1, 2)
+
+
+def test_help_of_every_verb_teaches() -> None:
+    for verb in ("plan", "fit", "sample", "evaluate", "report", "export", "verify", "budget", "methods"):
+        answer = subprocess.run(
+            [sys.executable, "-m", "veilset", verb, "--help"], capture_output=True, text=True, check=True
+        )
+        assert "Usage" in answer.stdout
+        assert len(answer.stdout) > 200

@@ -1,0 +1,383 @@
+"""One budget per data set, over all runs, wherever the data lies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from contract.cases import make_images, tiny_plan
+
+import veilset
+from veilset.budget import DatasetBudget
+from veilset.data.spec import ImageSet
+from veilset.data.write import write_folder, write_npz
+from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
+from veilset.methods.plan import Plan
+from veilset.privacy.accounting import price
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, Repeated
+from veilset.privacy.gaussian import gaussian_mu
+from veilset.privacy.ledger import PrivacyLedger
+from veilset.run import execute, reserve, resume
+
+RECORD_ADDED = {"adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_folder(make_images(), tmp_path / "data")
+    return tmp_path / "data"
+
+
+def opened(data: Path, epsilon: float = 5.0, **terms: object) -> DatasetBudget:
+    options = {"delta": 1e-5, **RECORD_ADDED, **terms}
+    return DatasetBudget.create(data, epsilon=epsilon, **options)  # type: ignore[arg-type]
+
+
+def costing(epsilon: float) -> Event:
+    return Gaussian(1 / gaussian_mu(epsilon, 1e-5))
+
+
+def charged(data: Path) -> float:
+    budget = DatasetBudget.find(data)
+    assert budget is not None
+    return budget.status().epsilon_charged
+
+
+def loaded(data: Path) -> tuple[ImageSet, Plan]:
+    images = veilset.load(data)
+    return images, tiny_plan(images, "dp-merf", epsilon=2.0)
+
+
+def test_data_without_a_budget_has_none(data: Path) -> None:
+    assert DatasetBudget.find(data) is None
+
+
+def test_a_new_budget_is_found_again_with_its_terms(data: Path, vault_home: Path) -> None:
+    opened(data, epsilon=4.0)
+    found = DatasetBudget.find(data)
+    assert found is not None
+    status = found.status()
+    assert (status.epsilon, status.delta, status.adjacency, status.unit) == (4.0, 1e-5, "add-remove", "record")
+    assert (status.epsilon_charged, status.runs_settled, status.runs_unsettled) == (0.0, 0, 0)
+    assert status.epsilon_left == 4.0
+    assert vault_home.is_dir()
+
+
+def test_the_account_lies_in_the_vault_and_only_an_id_beside_the_data(data: Path, vault_home: Path) -> None:
+    opened(data)
+    marker = json.loads((data / ".veilset" / "dataset.json").read_text())
+    account = vault_home / marker["dataset"]
+    assert set(marker) == {"dataset"}
+    assert {path.name for path in account.iterdir()} == {"budget.jsonl", "shard.key"}
+    assert account.stat().st_mode & 0o777 == 0o700
+    assert (account / "shard.key").stat().st_mode & 0o777 == 0o600
+    assert len((account / "shard.key").read_bytes()) == 32
+
+
+def test_two_data_sets_have_two_keys(data: Path, tmp_path: Path) -> None:
+    write_folder(make_images(), tmp_path / "other")
+    assert opened(data).shard_key != opened(tmp_path / "other").shard_key
+
+
+def test_a_second_budget_for_the_same_data_is_refused(data: Path) -> None:
+    opened(data)
+    with pytest.raises(ConfigError, match="without a budget"):
+        opened(data, epsilon=100.0)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (float("nan"), 1e-5), (1.0, 0.0), (1.0, 1.0)]
+)
+def test_terms_that_mean_nothing_are_refused_and_leave_no_marker(data: Path, epsilon: float, delta: float) -> None:
+    with pytest.raises(ConfigError):
+        opened(data, epsilon=epsilon, delta=delta)
+    assert DatasetBudget.find(data) is None
+
+
+def test_a_budget_for_data_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Check the path"):
+        opened(tmp_path / "nowhere")
+
+
+def test_reservations_compose_and_are_charged_before_anything_is_spent(data: Path) -> None:
+    budget = opened(data)
+    budget.reserve(costing(2.0), **RECORD_ADDED)
+    assert charged(data) == pytest.approx(2.0, rel=1e-6)
+    budget.reserve(costing(2.0), **RECORD_ADDED)
+    both = price(Repeated(2, costing(2.0)), 1e-5, Adjacency.ADD_REMOVE).epsilon
+    assert charged(data) == pytest.approx(both, rel=1e-9)
+    assert 2.0 < both < 4.0
+    assert budget.status().runs_unsettled == 2
+
+
+def test_an_exhausted_budget_refuses_and_charges_nothing(data: Path) -> None:
+    budget = opened(data, epsilon=2.5)
+    budget.reserve(costing(2.0), **RECORD_ADDED)
+    before = charged(data)
+    with pytest.raises(BudgetExceeded, match="Nothing was charged"):
+        budget.reserve(costing(2.0), **RECORD_ADDED)
+    assert charged(data) == before
+    budget.reserve(costing(0.5), **RECORD_ADDED)
+    assert before < charged(data) <= 2.5
+
+
+def test_a_plan_of_exactly_the_budget_fits(data: Path) -> None:
+    opened(data, epsilon=2.0).reserve(costing(2.0), **RECORD_ADDED)
+    assert charged(data) <= 2.0
+
+
+def test_settling_replaces_the_reservation_by_what_was_spent(data: Path) -> None:
+    budget = opened(data)
+    name = budget.reserve(costing(4.0), **RECORD_ADDED)
+    budget.settle(name, costing(1.0))
+    assert charged(data) == pytest.approx(1.0, rel=1e-6)
+    assert (budget.status().runs_settled, budget.status().runs_unsettled) == (1, 0)
+
+
+def test_what_is_never_settled_stays_charged(data: Path) -> None:
+    name = opened(data).reserve(costing(4.0), **RECORD_ADDED)
+    again = DatasetBudget.find(data)
+    assert again is not None
+    other = again.reserve(costing(0.5), **RECORD_ADDED)
+    again.settle(other, NOTHING)
+    assert name != other
+    assert charged(data) == pytest.approx(4.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(("adjacency", "unit"), [(Adjacency.REPLACE, Unit.RECORD), (Adjacency.ADD_REMOVE, Unit.USER)])
+def test_plans_for_other_neighbours_or_units_are_refused(data: Path, adjacency: Adjacency, unit: Unit) -> None:
+    budget = opened(data)
+    with pytest.raises(MixedAdjacency):
+        budget.reserve(costing(1.0), adjacency=adjacency, unit=unit)
+    assert charged(data) == 0.0
+
+
+def test_moving_the_folder_keeps_the_budget(data: Path, tmp_path: Path) -> None:
+    opened(data).reserve(costing(2.0), **RECORD_ADDED)
+    data.rename(tmp_path / "elsewhere")
+    assert charged(tmp_path / "elsewhere") == pytest.approx(2.0, rel=1e-6)
+
+
+def test_adding_a_photo_keeps_the_budget(data: Path) -> None:
+    opened(data).reserve(costing(2.0), **RECORD_ADDED)
+    write_folder(make_images(counts=(2, 1, 1), seed=9), data.parent / "more")
+    (data.parent / "more" / "kind 0" / "000001.png").rename(data / "kind 0" / "new.png")
+    assert charged(data) == pytest.approx(2.0, rel=1e-6)
+    assert len(veilset.load(data)) == 16, "and the marker is not taken for an image or a class"
+
+
+def test_a_file_has_its_marker_beside_it(tmp_path: Path) -> None:
+    write_npz(make_images(), tmp_path / "images.npz")
+    opened(tmp_path / "images.npz")
+    assert (tmp_path / "images.npz.veilset.json").is_file()
+    assert charged(tmp_path / "images.npz") == 0.0
+
+
+def test_a_missing_vault_is_an_error_and_not_an_empty_budget(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(data)
+    monkeypatch.setenv("VEILSET_HOME", str(tmp_path / "another vault"))
+    with pytest.raises(ConfigError, match="VEILSET_HOME"):
+        DatasetBudget.find(data)
+    images, plan = loaded(data)
+    with pytest.raises(ConfigError, match="VEILSET_HOME"):
+        execute(images, plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("identity", ["../../elsewhere", "", "a/b", "/etc", None, 3])
+def test_a_marker_cannot_lead_out_of_the_vault(data: Path, identity: object) -> None:
+    opened(data)
+    (data / ".veilset" / "dataset.json").write_text(json.dumps({"dataset": identity}))
+    with pytest.raises(ConfigError):
+        DatasetBudget.find(data)
+
+
+@pytest.mark.parametrize("damage", ["emptied", "first line gone", "changed", "not a ledger"])
+def test_a_damaged_account_is_an_error_and_not_an_empty_budget(data: Path, vault_home: Path, damage: str) -> None:
+    opened(data).reserve(costing(2.0), **RECORD_ADDED)
+    path = next(vault_home.glob("*/budget.jsonl"))
+    lines = path.read_text().splitlines(keepends=True)
+    content = {
+        "emptied": "",
+        "first line gone": "".join(lines[1:]),
+        "changed": "".join(lines).replace("5.0", "9.0"),
+        "not a ledger": "hello\n",
+    }
+    assert content[damage] != "".join(lines)
+    path.write_text(content[damage])
+    with pytest.raises(LedgerError):
+        DatasetBudget.find(data)
+
+
+SPEND = """
+import sys
+from pathlib import Path
+from veilset.budget import DatasetBudget
+from veilset.errors import VeilsetError
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.events import Gaussian
+budget = DatasetBudget.find(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+done = 0
+for _ in range(50):
+    try:
+        budget.reserve(Gaussian(float(sys.argv[2])), adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+        done += 1
+    except VeilsetError as error:
+        if "locked" not in str(error):
+            break
+print(done)
+"""
+
+
+def test_two_processes_at_once_cannot_both_spend_the_last_epsilon(data: Path) -> None:
+    opened(data, epsilon=1.0)
+    multiplier = 1 / gaussian_mu(0.9, 1e-5)  # one fits, two do not
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SPEND, str(data), str(multiplier)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    done = [process.communicate("go\n", timeout=60) for process in processes]
+    assert sum(int(out) for out, _ in done) == 1, done
+    assert charged(data) <= 1.0
+
+
+def test_a_fit_reserves_before_and_settles_after(data: Path, tmp_path: Path) -> None:
+    opened(data)
+    images, plan = loaded(data)
+    during = []
+    model = execute(images, plan, tmp_path / "run", progress=lambda *_: during.append(charged(data)))
+    assert min(during) == max(during) == pytest.approx(2.0, rel=1e-6)
+    status = DatasetBudget.find(data).status()  # type: ignore[union-attr]
+    assert (status.runs_settled, status.runs_unsettled) == (1, 0)
+    assert status.epsilon_charged == pytest.approx(model.claim.epsilon, rel=1e-9)
+    assert not any("not counted" in text for text in model.claim.assumptions)
+
+
+def test_a_fit_without_a_budget_says_that_earlier_releases_are_not_counted(data: Path, tmp_path: Path) -> None:
+    images, plan = loaded(data)
+    assert any("not counted" in text for text in execute(images, plan, tmp_path / "run").claim.assumptions)
+
+
+def test_fits_go_on_until_the_budget_is_used_up_and_then_nothing_is_written(data: Path, tmp_path: Path) -> None:
+    opened(data, epsilon=2.5)
+    images, plan = loaded(data)
+    execute(images, plan, tmp_path / "first")
+    before = charged(data)
+    with pytest.raises(BudgetExceeded):
+        execute(images, plan, tmp_path / "second")
+    assert charged(data) == before
+    assert not any((tmp_path / "second").iterdir())
+
+
+def test_a_run_that_fails_before_its_ledger_is_open_costs_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(data)
+    images, plan = loaded(data)
+
+    def refuses(*_: object, **__: object) -> None:
+        raise LedgerError("a disk", "none", "Buy one.")
+
+    monkeypatch.setattr(PrivacyLedger, "open_new", refuses)
+    with pytest.raises(LedgerError):
+        execute(images, plan, tmp_path / "run")
+    assert charged(data) == 0.0
+
+
+def test_a_run_that_dies_stays_charged_until_it_is_resumed_and_settled(data: Path, tmp_path: Path) -> None:
+    opened(data)
+    images, plan = loaded(data)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, tmp_path / "run", progress=dies)
+    status = DatasetBudget.find(data).status()  # type: ignore[union-attr]
+    assert status.epsilon_charged == pytest.approx(2.0, rel=1e-6)
+    assert status.runs_unsettled == 1
+    resume(images, tmp_path / "run")
+    assert DatasetBudget.find(data).status().runs_unsettled == 0  # type: ignore[union-attr]
+    assert charged(data) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_what_can_be_refused_beforehand_is_refused_before_the_budget_is_charged(data: Path, tmp_path: Path) -> None:
+    opened(data, unit=Unit.USER)
+    images = veilset.load(data)
+    plan = tiny_plan(images, "dp-merf", unit="user", images_per_user=2)
+    with pytest.raises(ConfigError, match="user"):
+        execute(images, plan, tmp_path / "run")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    with pytest.raises(veilset.VeilsetError):
+        execute(images, plan, tmp_path / "full")
+    assert charged(data) == 0.0
+
+
+def test_a_plan_reserved_ahead_is_charged_once_and_good_for_one_run(data: Path, tmp_path: Path) -> None:
+    opened(data)
+    images, plan = loaded(data)
+    reserved = reserve(plan, data)
+    assert reserved.reservation is not None
+    assert charged(data) == pytest.approx(2.0, rel=1e-6)
+    assert reserve(reserved, data) is reserved
+    execute(images, reserved, tmp_path / "first")
+    assert charged(data) == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(BudgetExceeded, match="run before"):
+        execute(images, reserved, tmp_path / "second")
+    assert not (tmp_path / "second" / "vault").exists()
+
+
+def test_a_reserved_plan_cannot_be_run_twice_at_once(data: Path, tmp_path: Path) -> None:
+    opened(data)
+    images, plan = loaded(data)
+    reserved = reserve(plan, data)
+
+    def second_run(*_: object) -> None:
+        with pytest.raises(BudgetExceeded, match="run before"):
+            execute(images, reserved, tmp_path / "second")
+
+    execute(images, reserved, tmp_path / "first", progress=second_run)
+
+
+def test_a_plan_file_with_an_invented_reservation_or_a_changed_cost_is_refused(data: Path, tmp_path: Path) -> None:
+    opened(data)
+    images, plan = loaded(data)
+    reserved = reserve(plan, data)
+    dearer = tiny_plan(images, "dp-merf", epsilon=50.0)
+    for forged in (replace(plan, reservation="invented"), replace(dearer, reservation=reserved.reservation)):
+        with pytest.raises(BudgetExceeded, match="no such reservation"):
+            execute(images, forged, tmp_path / "run")
+    assert charged(data) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_a_benchmark_is_exempt_and_says_so(data: Path, tmp_path: Path) -> None:
+    opened(data)
+    images = veilset.load(data, benchmark="tiny")
+    model = execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
+    assert charged(data) == 0.0
+    assert any("benchmark" in stamp for stamp in model.claim.stamps)
+
+
+def test_the_price_of_a_budget_is_of_all_runs_together(data: Path) -> None:
+    budget = opened(data, epsilon=10.0)
+    events = [costing(epsilon) for epsilon in (1.0, 2.0, 0.5)]
+    for event in events:
+        budget.settle(budget.reserve(event, **RECORD_ADDED), event)
+    together = price(Composed(tuple(events)), 1e-5, Adjacency.ADD_REMOVE).epsilon
+    assert charged(data) == pytest.approx(together, rel=1e-9)
