@@ -15,6 +15,7 @@ from torch import nn
 
 from veilset.artifact import MANIFEST, RELEASED, load_into, model_bytes, read_release, write_release
 from veilset.errors import ArtifactError, LedgerError, VaultLeak, VeilsetError
+from veilset.methods.dp_merf import DpMerf
 from veilset.model import from_pretrained
 from veilset.privacy.sides import seal
 from veilset.sharing import verify
@@ -179,13 +180,22 @@ def test_a_deeply_nested_ledger_line_is_our_error(copy_of_run: Callable[[], Path
 @pytest.mark.parametrize("option", ["hidden_size", "latent_size", "map_channels"])
 @pytest.mark.parametrize("size", [10**6, 10**12, 10**18, 10**30])
 def test_a_configuration_that_asks_for_a_huge_model_is_refused_before_it_is_made(
-    option: str, size: int, copy_of_run: Callable[[], Path]
+    option: str, size: int, copy_of_run: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = copy_of_run() / "release" / "config.json"
     config = json.loads(path.read_text())["config"]
     rewrite_json(path, config={**config, option: size})
+    devices = []
+    original = DpMerf.build
+
+    def watching(self: DpMerf, *arguments: Any) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(DpMerf, "build", watching)
     with pytest.raises(ArtifactError):
         from_pretrained(path.parent)
+    assert devices == ["meta"], "shapes only, no memory"
 
 
 @pytest.mark.parametrize("method", ["", "no-such-method", "../dp_merf", None, 3])

@@ -223,11 +223,16 @@ from veilset.budget import DatasetBudget
 from veilset.errors import VeilsetError
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Gaussian
-budget = DatasetBudget.find(Path(sys.argv[1]))
+budget = None
+while budget is None:
+    try:
+        budget = DatasetBudget.find(Path(sys.argv[1]))
+    except VeilsetError as error:
+        assert "locked" in str(error)
 print("ready", flush=True)
 sys.stdin.readline()
 done = 0
-for _ in range(50):
+for _ in range(200):
     try:
         budget.reserve(Gaussian(float(sys.argv[2])), adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
         done += 1

@@ -51,7 +51,9 @@ def plan(
 
 def plan_for(images: ImageSet, *, declared_size: int | None = None, **options: Any) -> Plan:
     """`plan` for images at hand; without a declared size, their number is rounded and thereby declared."""
-    return plan(images.spec, declared_size=declared_size or suggest_declared_size(len(images)), **options)
+    if declared_size is None:
+        declared_size = suggest_declared_size(len(images))
+    return plan(images.spec, declared_size=declared_size, **options)
 
 
 def fit(
@@ -91,9 +93,14 @@ def fit(
 
 
 def pick_device(device: torch.device | str) -> torch.device:
+    """The device of that name, after trying it; "auto" is a GPU where there is one."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        found = str(error).splitlines()[0]
+        raise ConfigError("a device torch can use", f"{device!r}: {found}", "Use cpu, cuda or auto.") from error
 
 
 def as_choice(kind: type[Adjacency] | type[Unit], value: str, name: str) -> Any:

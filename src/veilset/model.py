@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 from collections.abc import Mapping
+from numbers import Integral, Real
 from pathlib import Path
 
 import torch
@@ -52,8 +55,9 @@ class Model:
             mix: shares of the classes by name, e.g. ``{"cat": 3, "dog": 1}``; even by default. Declare it: shares
                 counted on the private images would be a release of their own.
         """
-        if count < 1:
-            raise ConfigError("at least one sample", f"{count}", "Pass a positive number.")
+        if not (isinstance(count, Integral) and count >= 1):
+            raise ConfigError("a whole number of samples, at least one", f"{count}", "Pass a positive number.")
+        count = int(count)
         labels = self._labels(count, mix).to(device)
         draws = named_generator(seed, "samples", device)
         module = self._module.to(device)
@@ -87,11 +91,12 @@ class Model:
 def _shares(spec: ImageSpec, mix: Mapping[str, float] | None) -> Tensor:
     if mix is None:
         return torch.full((spec.num_classes,), 1.0 / spec.num_classes, dtype=torch.float64)
-    unknown = sorted(set(mix) - set(spec.class_names))
-    shares = torch.tensor([float(mix.get(name, 0.0)) for name in spec.class_names], dtype=torch.float64)
-    if unknown or not bool(torch.isfinite(shares).all()) or bool((shares < 0).any()) or not bool(shares.sum() > 0):
+    numbers = all(isinstance(share, Real) for share in mix.values())
+    shares = torch.tensor([mix.get(name, 0) if numbers else -1 for name in spec.class_names], dtype=torch.float64)
+    total = float(shares.sum())
+    if not (set(mix) <= set(spec.class_names) and bool((shares >= 0).all()) and 0 < total < math.inf):
         raise ConfigError(f"shares >= 0 of the classes {spec.class_names}", f"{dict(mix)}", "Correct the label mix.")
-    return shares / shares.sum()
+    return shares / total
 
 
 def from_pretrained(path: str | Path) -> Model:
@@ -117,4 +122,4 @@ def from_pretrained(path: str | Path) -> Model:
 
 
 def release_folder(path: Path) -> Path:
-    return path / "release" if (path / "release").is_dir() else path
+    return path / "release" if os.path.isdir(path / "release") else path

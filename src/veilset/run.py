@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file as safetensors_load_file
 from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
@@ -89,7 +90,10 @@ class RunFolder:
 
     def load(self, name: str) -> dict[str, Tensor] | None:
         path = self._checkpoint(name)
-        return safetensors_load_file(path) if path.is_file() else None
+        try:
+            return safetensors_load_file(path) if path.is_file() else None
+        except (SafetensorError, OSError) as error:
+            raise RunError(f"a checkpoint at {path}", f"{error}", "Restore it, or start a new run.") from error
 
     def _checkpoint(self, name: str) -> Path:
         return self.vault / "checkpoints" / f"{name}.safetensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -144,6 +145,18 @@ def test_a_release_without_manifest_is_not_one(method: str, copy_of_run: Callabl
 def test_an_added_file_is_noticed(method: str, stranger: str, copy_of_run: Callable[[str], Path]) -> None:
     release = copy_of_run(method) / "release"
     (release / stranger).write_bytes(b"x")
+    assert_refused(release)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_added_file_is_noticed_even_if_the_manifest_names_it(
+    method: str, copy_of_run: Callable[[str], Path]
+) -> None:
+    release = copy_of_run(method) / "release"
+    (release / "critic.safetensors").write_bytes(b"x")
+    manifest = json.loads((release / MANIFEST).read_text())
+    manifest["sha256"]["critic.safetensors"] = hashlib.sha256(b"x").hexdigest()
+    (release / MANIFEST).write_text(json.dumps(manifest))
     assert_refused(release)
 
 

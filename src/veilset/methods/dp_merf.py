@@ -21,6 +21,7 @@ from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.feature_sums import sum_by_label
 from veilset.engines.published_accounting import calibrate_classic_gaussian, classic_gaussian_epsilon
+from veilset.engines.threads import one_thread
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.generators import ConvGenerator
@@ -136,7 +137,8 @@ class DpMerf:
             released = {"sums": self._release(config, images, context)}
             context.checkpoints.save("embedding", released)
         targets = class_means(released["sums"], config, context.facts).to(context.device)
-        return self._train(config, images.spec, targets, context)
+        with one_thread():
+            return self._train(config, images.spec, targets, context)
 
     def _release(self, config: DpMerfConfig, images: ImageSet, context: FitContext) -> Tensor:
         # float64, so that the place of a record in its batch cannot change its row on the kernel's grid

@@ -81,7 +81,7 @@ class Plan:
     def load(cls, path: Path) -> Plan:
         try:
             return cls.from_json(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"a plan file at {path}", f"{error}", "Make it with `veilset plan --out`.") from error
 
 

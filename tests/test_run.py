@@ -1,0 +1,214 @@
+"""Run folders: what is written where, what is refused before anything is written, and the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from contract.cases import make_images, rewrite_json, tiny_plan
+
+import veilset
+from veilset.artifact import MANIFEST
+from veilset.data.spec import ImageSet, Source
+from veilset.errors import ArtifactError, ConfigError, LedgerError, PrivacyError, RunError, VeilsetError
+from veilset.methods.plan import Plan
+from veilset.privacy.noise import NoiseSource
+from veilset.run import RunFolder, check_allowed, execute, resume
+from veilset.sharing import export, verify
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_folder_has_two_sides(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    execute(images, plan, tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"release", "vault"}
+    vault = {name for name in files(tmp_path / "run" / "vault") if not name.startswith("checkpoints/")}
+    assert vault == {"plan.json", "ledger.jsonl", "log.jsonl", "shard.key"}
+    assert (tmp_path / "run" / "vault").stat().st_mode & 0o777 == 0o700
+    for name in ("plan.json", "ledger.jsonl", "shard.key"):
+        assert (tmp_path / "run" / "vault" / name).stat().st_mode & 0o077 == 0
+
+
+def test_the_plan_in_the_vault_is_the_plan(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    execute(images, plan, tmp_path / "run")
+    assert Plan.load(tmp_path / "run" / "vault" / "plan.json") == plan
+
+
+def test_the_log_tells_the_owner_what_happened(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    execute(images, plan, tmp_path / "run")
+    entries = [json.loads(line) for line in (tmp_path / "run" / "vault" / "log.jsonl").read_text().splitlines()]
+    assert [entry["event"] for entry in entries][:: len(entries) - 1] == ["started", "finished"]
+    assert entries[0]["device"] == "cpu"
+    assert entries[0]["resumed"] == 0
+
+
+def test_a_run_folder_that_is_not_empty_is_refused_and_kept(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    execute(images, plan, tmp_path / "run")
+    before = files(tmp_path / "run")
+    with pytest.raises(RunError, match="new or empty"):
+        execute(images, plan, tmp_path / "run")
+    assert files(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("other", [{"height": 9}, {"channels": 3}, {"counts": (5, 5)}], ids=str)
+def test_images_other_than_planned_are_refused_before_anything_is_written(
+    plan: Plan, other: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="as planned"):
+        execute(make_images(**other), plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_published_accounting_is_for_benchmarks_or_knowing_owners() -> None:
+    private = make_images()
+    public = make_images(source=Source(benchmark="mnist"))
+    plan = tiny_plan(private, "dp-merf", accounting="published")
+    with pytest.raises(PrivacyError, match="proven accounting on private data"):
+        check_allowed(plan, private, allow_published=False)
+    check_allowed(plan, private, allow_published=True)
+    check_allowed(plan, public, allow_published=False)
+
+
+def test_a_benchmark_is_stamped(tmp_path: Path) -> None:
+    images = make_images(source=Source(benchmark="mnist"))
+    model = execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
+    assert model.claim.stamps == ("public benchmark data (mnist)",)
+    assert "public benchmark data (mnist)" in (model.folder / "README.md").read_text()
+
+
+def test_opening_what_is_no_run_is_our_error(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(RunError, match="run folder"):
+            RunFolder.open(place)
+
+
+def test_a_run_is_finished_when_its_manifest_is_there(copy_of_run: Callable[[], Path]) -> None:
+    run = copy_of_run()
+    assert RunFolder.open(run).finished
+    (run / "release" / MANIFEST).unlink()
+    assert not RunFolder.open(run).finished
+
+
+def test_checkpoints_come_back_and_are_for_the_owner_only(plan: Plan, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", plan)
+    assert folder.load("a") is None
+    tensors = {"x": torch.arange(6.0).reshape(2, 3).t(), "n": torch.tensor(3)}
+    folder.save("a", tensors)
+    loaded = folder.load("a")
+    assert loaded is not None
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    assert (folder.vault / "checkpoints" / "a.safetensors").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_checkpoint_is_our_error(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", plan)
+    (folder.vault / "checkpoints" / "a.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(VeilsetError):
+        folder.load("a")
+
+
+def test_the_shard_key_stays_the_same_within_a_run_and_differs_between_runs(plan: Plan, tmp_path: Path) -> None:
+    folders = [RunFolder.create(tmp_path / name, plan) for name in "ab"]
+    keys = [folder.shard_key(None) for folder in folders]
+    assert [folder.shard_key(None) for folder in folders] == keys
+    assert keys[0] != keys[1]
+    assert [len(key) for key in keys] == [32, 32]
+
+
+def test_a_second_process_on_the_same_run_is_refused(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    def meanwhile(*_: object) -> None:
+        with pytest.raises(LedgerError, match="locked"):
+            resume(images, tmp_path / "run")
+
+    model = execute(images, plan, tmp_path / "run", progress=meanwhile)
+    assert model.privacy.record.resumed == 0
+
+
+def test_a_failed_fit_lets_its_ledger_go(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, tmp_path / "run", progress=dies)
+    assert resume(images, tmp_path / "run").claim.epsilon is not None
+
+
+def test_resuming_with_other_images_is_refused(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, tmp_path / "run", progress=dies)
+    with pytest.raises(ConfigError, match="as planned"):
+        resume(make_images(channels=3), tmp_path / "run")
+
+
+def test_a_damaged_plan_is_our_error(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", plan)
+    for content in ("", "{}", "[]", "null", '{"facts": 3}'):
+        folder.plan_path.write_text(content)
+        with pytest.raises(ConfigError, match="plan"):
+            resume(images, tmp_path / "run")
+
+
+def test_noise_reaches_the_model_only_from_the_source_given(
+    images: ImageSet, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    original = NoiseSource.normal
+
+    def counting(self: NoiseSource, count: int, *device: Any) -> Any:
+        drawn.append(count)
+        return original(self, count, *device)
+
+    monkeypatch.setattr(NoiseSource, "normal", counting)
+    execute(images, plan, tmp_path / "run")
+    assert drawn == [3 * (2 * 8 + 1)], "three classes, sixteen features and a count: one noise value each"
+
+
+def test_an_export_is_a_verified_copy_of_the_release(finished_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = finished_runs["dp-merf"]
+    found = export(run, tmp_path / "out")
+    assert found["epsilon"] == pytest.approx(5.0, rel=1e-6)
+    assert files(tmp_path / "out") == files(run / "release")
+    assert veilset.from_pretrained(tmp_path / "out").claim == veilset.from_pretrained(run).claim
+
+
+def test_a_release_that_does_not_verify_is_not_exported(copy_of_run: Callable[[], Path], tmp_path: Path) -> None:
+    run = copy_of_run()
+    claim = json.loads((run / "release" / "privacy.json").read_text())["claim"]
+    rewrite_json(run / "release" / "privacy.json", claim={**claim, "epsilon": 0.5})
+    with pytest.raises(ArtifactError, match="as its ledger is priced"):
+        export(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_over_something_is_refused(finished_runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunError, match="new or empty"):
+        export(finished_runs["dp-merf"], tmp_path)
+
+
+def test_verify_prices_the_ledger_anew_with_two_accountants(finished_runs: dict[str, Path]) -> None:
+    found = verify(finished_runs["dp-merf"])
+    assert found["accountant"] == "exact Gaussian"
+    assert found["epsilon"] <= found["epsilon_renyi"] <= 2 * found["epsilon"]
+
+
+def test_a_plan_for_another_seed_gives_another_model_but_the_same_claim(images: ImageSet, tmp_path: Path) -> None:
+    plans = [tiny_plan(images, "dp-merf", seed=seed) for seed in (0, 1)]
+    models = [execute(images, plan, tmp_path / str(plan.seed)) for plan in plans]
+    assert models[0].claim == models[1].claim
+    assert json.loads((models[1].folder / "config.json").read_text())["seed"] == 1
+
+
+def test_a_plan_with_a_reservation_does_not_tell_it_to_the_world(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    execute(images, replace(plan, reservation="secretname"), tmp_path / "run")
+    assert not any(b"secretname" in data for data in files(tmp_path / "run" / "release").values())
