@@ -15,7 +15,7 @@ import veilset
 from veilset.card import plain_words
 from veilset.console import Show
 from veilset.report.build import write_reports
-from veilset.run import RunFolder
+from veilset.run_folder import RunFolder
 from veilset.scoring import score_run
 from veilset.sharing import export
 

@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "studio", "console", "__main__"),
     ("report", "api", "scoring"),
-    ("run", "sharing"),
+    ("run", "sharing", "run_folder"),
     ("model",),
     ("evaluate", "audit"),
     ("methods", "federated"),

@@ -386,3 +386,28 @@ def test_the_price_of_a_budget_is_of_all_runs_together(data: Path) -> None:
         budget.settle(budget.reserve(event, **RECORD_ADDED), event)
     together = price(Composed(tuple(events)), 1e-5, Adjacency.ADD_REMOVE).epsilon
     assert charged(data) == pytest.approx(together, rel=1e-9)
+
+
+def test_a_budget_covers_what_lies_below_it_and_is_found_through_a_link(data: Path, tmp_path: Path) -> None:
+    budget = opened(data)
+    (data / "part").mkdir()
+    (tmp_path / "link").symlink_to(data)
+    for place in (data / "part", tmp_path / "link"):
+        found = DatasetBudget.find(place)
+        assert found is not None
+        assert found.identity == budget.identity
+
+
+def test_a_folder_that_contains_budgeted_data_is_refused(data: Path) -> None:
+    opened(data)
+    with pytest.raises(ConfigError, match="a part of them"):
+        DatasetBudget.find(data.parent)
+
+
+def test_settling_twice_changes_nothing(data: Path) -> None:
+    budget = opened(data)
+    name = budget.reserve(Gaussian(5.0), adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+    budget.settle(name, Gaussian(5.0))
+    charged = budget.status().epsilon_charged
+    budget.settle(name, NOTHING)
+    assert budget.status().epsilon_charged == charged

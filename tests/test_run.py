@@ -18,7 +18,8 @@ from veilset.data.spec import ImageSet, Source
 from veilset.errors import ArtifactError, ConfigError, LedgerError, PrivacyError, RunError, VeilsetError
 from veilset.methods.plan import Plan
 from veilset.privacy.noise import NoiseSource
-from veilset.run import RunFolder, check_allowed, execute, resume
+from veilset.run import check_allowed, execute, resume
+from veilset.run_folder import RunFolder
 from veilset.sharing import export, verify
 
 
@@ -30,7 +31,7 @@ def test_a_run_folder_has_two_sides(images: ImageSet, plan: Plan, tmp_path: Path
     execute(images, plan, tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"release", "vault"}
     vault = {name for name in files(tmp_path / "run" / "vault") if not name.startswith("checkpoints/")}
-    assert vault == {"plan.json", "ledger.jsonl", "log.jsonl", "shard.key"}
+    assert vault == {"plan.json", "images.json", "ledger.jsonl", "log.jsonl", "shard.key"}
     assert (tmp_path / "run" / "vault").stat().st_mode & 0o777 == 0o700
     for name in ("plan.json", "ledger.jsonl", "shard.key"):
         assert (tmp_path / "run" / "vault" / name).stat().st_mode & 0o077 == 0
@@ -212,3 +213,19 @@ def test_a_plan_for_another_seed_gives_another_model_but_the_same_claim(images: 
 def test_a_plan_with_a_reservation_does_not_tell_it_to_the_world(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
     execute(images, replace(plan, reservation="secretname"), tmp_path / "run")
     assert not any(b"secretname" in data for data in files(tmp_path / "run" / "release").values())
+
+
+def test_a_run_cannot_be_resumed_with_other_images(plan: Plan, tmp_path: Path) -> None:
+    """Else another data set would be measured at the expense of the first one's budget."""
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+    mine, other = (replace(make_images(), source=Source(path=str(tmp_path / name))) for name in ("mine", "other"))
+    with pytest.raises(RuntimeError):
+        execute(mine, plan, tmp_path / "run", progress=_fail)
+    with pytest.raises(RunError, match="started on"):
+        resume(other, tmp_path / "run")
+    assert resume(mine, tmp_path / "run").claim.epsilon is not None
+
+
+def _fail(*_: object) -> None:
+    raise RuntimeError

@@ -24,6 +24,10 @@ from veilset.privacy.gaussian import check_target
 from veilset.privacy.ledger import ChainedFile
 from veilset.privacy.noise import NoiseSource
 
+IN_FOLDER = Path(".veilset") / "dataset.json"
+WAIT_SECONDS = 10.0
+"""How long one command waits while another writes the same account."""
+
 
 @dataclass(frozen=True)
 class BudgetStatus:
@@ -74,9 +78,12 @@ class DatasetBudget:
 
     @classmethod
     def find(cls, data: Path) -> DatasetBudget | None:
-        """The account of the data set at `data`, or None if it has no budget."""
-        marker = _marker(data)
-        if not marker.exists():
+        """The account that covers the images at `data`, or None if they have no budget.
+
+        A budget covers everything below its folder; a folder that merely contains budgeted data is refused.
+        """
+        marker = _covering_marker(data)
+        if marker is None:
             return None
         identity = str(read_json(marker, "a data set id").get("dataset"))
         account = _home() / identity / "budget.jsonl"
@@ -87,6 +94,10 @@ class DatasetBudget:
                 "Set VEILSET_HOME to the vault where the budget was made, or copy that vault here.",
             )
         return cls(account)
+
+    @property
+    def identity(self) -> str:
+        return self._account.parent.name
 
     @property
     def shard_key(self) -> bytes:
@@ -103,7 +114,7 @@ class DatasetBudget:
                 f"{adjacency} of one {unit}",
                 "Use the budget's adjacency and unit; their epsilons cannot be added to others.",
             )
-        file = ChainedFile(self._account, create=False)
+        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
         try:
             before = self._price(self._charged(file.entries).values())
             after = self._price([*self._charged(file.entries).values(), planned])
@@ -121,7 +132,7 @@ class DatasetBudget:
 
     def begin(self, name: str, planned: Event) -> None:
         """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
-        file = ChainedFile(self._account, create=False)
+        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
         try:
             reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in file.entries)
             used = any(name in (entry.get("begin"), entry.get("settle")) for entry in file.entries)
@@ -136,10 +147,11 @@ class DatasetBudget:
             file.unlock()
 
     def settle(self, name: str, spent: Event) -> None:
-        """Replaces a reservation by what a closed ledger says was spent."""
-        file = ChainedFile(self._account, create=False)
+        """Replaces a reservation by what a closed ledger says was spent; settling twice changes nothing."""
+        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
         try:
-            file.append({"settle": name, "of": to_json(spent)})
+            if not any(entry.get("settle") == name for entry in file.entries):
+                file.append({"settle": name, "of": to_json(spent)})
         finally:
             file.unlock()
 
@@ -151,7 +163,7 @@ class DatasetBudget:
         return BudgetStatus(self.epsilon, self.delta, self.adjacency, self.unit, spent, settled, len(charged) - settled)
 
     def _entries(self) -> list[dict[str, Any]]:
-        file = ChainedFile(self._account, create=False)
+        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
         file.unlock()
         return file.entries
 
@@ -176,4 +188,19 @@ def _marker(data: Path) -> Path:
     """Inside a folder, so that it moves with it; beside a file."""
     if not data.exists():
         raise ConfigError(f"images at {data}", "nothing", "Check the path.")
-    return data / ".veilset" / "dataset.json" if data.is_dir() else data.with_name(f"{data.name}.veilset.json")
+    place = data.resolve()  # the same data through a link has the same budget
+    return place / IN_FOLDER if place.is_dir() else place.with_name(f"{place.name}.veilset.json")
+
+
+def _covering_marker(data: Path) -> Path | None:
+    places = [_marker(data), *(parent / IN_FOLDER for parent in data.resolve().parents)]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None and data.is_dir():
+        inner = next((place for depth in ("*", "*/*") for place in data.glob(f"{depth}/{IN_FOLDER}")), None)
+        if inner is not None:
+            raise ConfigError(
+                "one budget for all images that are read",
+                f"a budget for a part of them, {inner.parent.parent}",
+                "Fit that part, or give the whole folder the budget.",
+            )
+    return found

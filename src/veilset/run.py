@@ -1,19 +1,14 @@
-"""The run folder: `release/` may be shared, `vault/` (mode 0700) may not. Fitting and resuming."""
+"""Running a plan into a run folder, and resuming one after a crash."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file as safetensors_load_file
-from safetensors.torch import save as safetensors_save
-from torch import Tensor, nn
+from torch import nn
 
 import veilset
 from veilset.artifact import Privacy, model_bytes, privacy_bytes, write_release
@@ -21,91 +16,21 @@ from veilset.budget import DatasetBudget
 from veilset.card import model_card
 from veilset.data.pictures import sample_grid
 from veilset.data.spec import ImageSet
-from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
-from veilset.files import require_empty, write_atomically
+from veilset.errors import ConfigError, PrivacyError, VeilsetError
+from veilset.files import require_empty
 from veilset.methods.base import FitContext, Progress, get_method, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model, from_pretrained
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import NOTHING, Composed
-from veilset.privacy.ledger import PrivacyLedger
+from veilset.privacy.ledger import LedgerRecord, PrivacyLedger
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sides import seals_kept
+from veilset.run_folder import RunFolder
 
 UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
-
-
-class RunFolder:
-    """Paths of one run, its log and its checkpoints. Everything but `release/` stays with the owner."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.release = path / "release"
-        self.vault = path / "vault"
-        self.ledger_path = self.vault / "ledger.jsonl"
-        self.plan_path = self.vault / "plan.json"
-
-    @classmethod
-    def create(cls, path: Path, plan: Plan) -> RunFolder:
-        require_empty(path)
-        folder = cls(path)
-        (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
-        folder.vault.chmod(0o700)
-        write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
-        return folder
-
-    @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        folder = cls(path)
-        if not folder.plan_path.is_file():
-            raise RunError(f"a run folder at {path}", "no vault/plan.json in it", "Start it with `veilset fit --out`.")
-        return folder
-
-    @property
-    def finished(self) -> bool:
-        return (self.release / "manifest.json").is_file()
-
-    def log(self, **entry: Any) -> None:
-        """One line of the owner's log. It holds times and counts, so it stays in the vault."""
-        with (self.vault / "log.jsonl").open("a") as file:
-            file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
-
-    def logging(self, progress: Progress) -> Progress:
-        """`progress` that also leaves a line in the log now and then."""
-        last: dict[str, Any] = {"time": 0.0, "message": ""}
-
-        def both(message: str, done: int, total: int) -> None:
-            progress(message, done, total)
-            if message != last["message"] or time.monotonic() - last["time"] > 5 or done == total:
-                last.update(time=time.monotonic(), message=message)
-                self.log(event="progress", doing=message, done=done, total=total)
-
-        return both
-
-    def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        write_atomically(self._checkpoint(name), safetensors_save(plain), mode=0o600)
-
-    def load(self, name: str) -> dict[str, Tensor] | None:
-        path = self._checkpoint(name)
-        try:
-            return safetensors_load_file(path) if path.is_file() else None
-        except (SafetensorError, OSError) as error:
-            raise RunError(f"a checkpoint at {path}", f"{error}", "Restore it, or start a new run.") from error
-
-    def _checkpoint(self, name: str) -> Path:
-        return self.vault / "checkpoints" / f"{name}.safetensors"
-
-    def shard_key(self, budget: DatasetBudget | None) -> bytes:
-        """The data set's key where it has a budget, else one of this run's own; the same after a resume."""
-        if budget is not None:
-            return budget.shard_key
-        path = self.vault / "shard.key"
-        if not path.is_file():
-            write_atomically(path, NoiseSource().key_bytes(), mode=0o600)
-        return path.read_bytes()
 
 
 def reserve(plan: Plan, images_path: Path | None) -> Plan:
@@ -158,6 +83,7 @@ def execute(
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:
         folder = RunFolder.create(path, plan)
+        folder.remember_images(images, budget)
         ledger = PrivacyLedger.open_new(
             folder.ledger_path, planned=plan.planned, reserve=plan.reserve, adjacency=plan.facts.adjacency,
             unit=plan.facts.unit, delta=plan.delta, not_private=not_private,
@@ -179,13 +105,16 @@ def resume(
 ) -> Model:
     """Continues an interrupted run with fresh noise. What was charged stays charged; a finished run is just loaded."""
     folder = RunFolder.open(path)
+    plan, budget = Plan.load(folder.plan_path), _budget_of(images)
+    folder.check_same_images(images, budget)
     if folder.finished:
-        return from_pretrained(path)
-    plan = Plan.load(folder.plan_path)
+        model = from_pretrained(path)
+        _settle(plan, model.privacy.record, budget)
+        return model
     check_allowed(plan, images, allow_published=allow_published)
     ledger = PrivacyLedger.resume(folder.ledger_path)
     noise = NoiseSource() if ledger.private else NoNoise()
-    return _run(images, plan, folder, Door(ledger, noise), _budget_of(images), torch.device(device), progress)
+    return _run(images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
 
 def _run(
@@ -217,10 +146,14 @@ def _run(
             _write(folder, plan, module, door.ledger, images, budget)
     finally:
         door.ledger.unlock()
-    if budget is not None and plan.reservation is not None and door.ledger.private:
-        budget.settle(plan.reservation, door.ledger.spent)
+    _settle(plan, door.ledger, budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return from_pretrained(folder.path)
+
+
+def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> None:
+    if budget is not None and plan.reservation is not None and record.private:
+        budget.settle(plan.reservation, record.spent)
 
 
 def _write(

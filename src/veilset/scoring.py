@@ -12,7 +12,7 @@ from veilset.evaluate import Score, gen2real
 from veilset.files import write_atomically
 from veilset.methods.base import Progress
 from veilset.model import from_pretrained
-from veilset.run import RunFolder
+from veilset.run_folder import RunFolder
 
 SCORES = "scores.json"
 

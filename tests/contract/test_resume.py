@@ -21,7 +21,8 @@ from veilset.privacy.events import steps
 from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.noise import NoiseSource, SeededNoise
 from veilset.privacy.release import Door
-from veilset.run import RunFolder, execute, resume
+from veilset.run import execute, resume
+from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 
 from .cases import METHODS, digest, make_images, tiny_plan

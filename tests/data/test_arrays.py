@@ -93,7 +93,7 @@ def test_more_images_than_one_chunk() -> None:
 def test_inspect_describes_an_array() -> None:
     spec, declared = inspect(small_images(), Y, size=(16, 16), fit="crop")
     assert spec.shape == (1, 16, 16)
-    assert declared == 6
+    assert declared == 10
 
 
 def test_sparse_tensor_is_refused() -> None:

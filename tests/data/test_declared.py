@@ -8,7 +8,7 @@ from veilset.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("records", "declared"),
-    [(1, 1), (7, 7), (12, 10), (15, 20), (99, 100), (100, 100), (104, 100), (105, 110), (8514, 8500), (60000, 60000)],
+    [(1, 10), (7, 10), (12, 10), (15, 20), (99, 100), (100, 100), (104, 100), (105, 110), (8514, 8500), (60000, 60000)],
 )
 def test_sizes_are_rounded(records: int, declared: int) -> None:
     assert suggest_declared_size(records) == declared

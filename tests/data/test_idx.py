@@ -25,7 +25,7 @@ def test_plain_and_packed_files_read_the_same(tmp_path: Path, suffix: str, pack:
     images = load(tmp_path)
     assert (images.pixels[:, 0].numpy() == small_images()).all()
     assert images.labels.tolist() == Y.tolist()
-    assert inspect(tmp_path) == (images.spec, 6)
+    assert inspect(tmp_path) == (images.spec, 10)
 
 
 def test_split_picks_the_t10k_files(tmp_path: Path) -> None:

@@ -129,5 +129,5 @@ def test_inspect_does_not_read_the_images(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(npz, "read_array", lambda path, name: (read.append(name), real(path, name))[1])
     spec, declared = inspect(saved(tmp_path, x=small_images(), y=Y))
     assert spec.num_classes == 3
-    assert declared == 6
+    assert declared == 10
     assert read == ["y"]

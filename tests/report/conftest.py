@@ -11,7 +11,7 @@ import pytest
 
 import veilset
 from veilset.evaluate.scores import Score
-from veilset.run import RunFolder
+from veilset.run_folder import RunFolder
 
 RECORDS = 137
 WARNING = "rejected /clinic/ward7/patient_0042.png: not an image; 137 files were read"

@@ -10,7 +10,7 @@ from veilset.artifact import read_release
 from veilset.errors import ArtifactError, MissingExtra, RunError
 from veilset.report import write_reports
 from veilset.report.build import TEMPLATES
-from veilset.run import RunFolder
+from veilset.run_folder import RunFolder
 from veilset.sharing import export, verify
 
 

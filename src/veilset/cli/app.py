@@ -49,6 +49,7 @@ from veilset.methods.base import all_methods, get_method
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
+from veilset.run_folder import RunFolder
 from veilset.scoring import score_run
 
 app = typer.Typer(
@@ -92,9 +93,10 @@ def plan(
     """
     show = Show(quiet)
     spec, suggested = inspect(source, size=parse_size(size), fit=fit, color=color, split=split, benchmark=benchmark)
+    size_used = suggested if declared_size is None else declared_size
     made = api.plan(
-        spec, method=method, epsilon=epsilon, declared_size=declared_size or suggested, delta=delta,
-        adjacency=adjacency, unit=unit, images_per_user=images_per_user, accounting=accounting, seed=seed,
+        spec, method=method, epsilon=epsilon, declared_size=size_used, delta=delta, adjacency=adjacency, unit=unit,
+        images_per_user=images_per_user, accounting=accounting, seed=seed,
         **method_options(context),
     )  # fmt: skip
     describe(made, show, declared=declared_size is not None)
@@ -210,7 +212,7 @@ def evaluate(
     with Show(quiet) as show:
         real = read_images(test, show, size=size, fit=fit, color=color, split=split, strict=False, benchmark=benchmark)
         scores = score_run(
-            run.RunFolder.open(source), real, number=number, classifiers=classifiers.split(","),
+            RunFolder.open(source), real, number=number, classifiers=classifiers.split(","),
             seeds=range(seeds), device=api.pick_device(device), progress=show.progress,
         )  # fmt: skip
     for score in scores:
@@ -227,7 +229,7 @@ def report(
     """Write the report: one page to share in release/, one for the owner in vault/."""
     from veilset.report.build import write_reports
 
-    public, owner = write_reports(run.RunFolder(source))
+    public, owner = write_reports(RunFolder(source))
     Show(quiet).say(f"to share: {public}\nfor the owner: {owner}")
     result({"public": str(public), "owner": str(owner)})
 

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,7 +30,7 @@ GENESIS = "0" * 64
 class ChainedFile:
     """JSON lines, each holding the hash of the line before it; appended, fsynced and locked by one process."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, wait_seconds: float = 0.0) -> None:
         self.path = path
         self._file = -1
         self._head = GENESIS
@@ -38,7 +39,7 @@ class ChainedFile:
         flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if create else 0)
         try:
             self._file = os.open(path, flags, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(wait_seconds)
             self.entries = [] if create else self._load()
             _sync_folder(path.parent)
         except BlockingIOError as error:
@@ -50,6 +51,16 @@ class ChainedFile:
         except LedgerError:
             self.unlock()
             raise
+
+    def _lock(self, wait_seconds: float) -> None:
+        until = time.monotonic() + wait_seconds
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.05)
 
     def _load(self) -> list[dict[str, Any]]:
         text = self.path.read_bytes()

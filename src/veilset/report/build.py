@@ -18,7 +18,7 @@ from veilset.files import read_json, write_atomically
 from veilset.model import from_pretrained
 from veilset.report.content import page_content
 from veilset.report.vault import owner_content, read_scores
-from veilset.run import RunFolder
+from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 
 REPORT = "report.html"

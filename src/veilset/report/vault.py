@@ -12,7 +12,7 @@ from typing import Any
 from veilset.errors import RunError, VeilsetError
 from veilset.evaluate.scores import Score
 from veilset.methods.plan import Plan
-from veilset.run import RunFolder
+from veilset.run_folder import RunFolder
 
 LOG_LINES = 100
 """The newest lines of the log that the page shows; warnings and seconds are collected from all of them."""

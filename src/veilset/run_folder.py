@@ -1,0 +1,109 @@
+"""The run folder: `release/` may be shared, `vault/` (mode 0700) may not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file as safetensors_load_file
+from safetensors.torch import save as safetensors_save
+from torch import Tensor
+
+from veilset.budget import DatasetBudget
+from veilset.data.spec import ImageSet
+from veilset.errors import RunError
+from veilset.files import read_json, require_empty, write_atomically
+from veilset.methods.base import Progress
+from veilset.methods.plan import Plan
+from veilset.privacy.noise import NoiseSource
+
+
+class RunFolder:
+    """Paths of one run, its log and its checkpoints. Everything but `release/` stays with the owner."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.release = path / "release"
+        self.vault = path / "vault"
+        self.ledger_path = self.vault / "ledger.jsonl"
+        self.plan_path = self.vault / "plan.json"
+
+    @classmethod
+    def create(cls, path: Path, plan: Plan) -> RunFolder:
+        require_empty(path)
+        folder = cls(path)
+        (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
+        folder.vault.chmod(0o700)
+        write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        folder = cls(path)
+        if not folder.plan_path.is_file():
+            raise RunError(f"a run folder at {path}", "no vault/plan.json in it", "Start it with `veilset fit --out`.")
+        return folder
+
+    @property
+    def finished(self) -> bool:
+        return (self.release / "manifest.json").is_file()
+
+    def log(self, **entry: Any) -> None:
+        """One line of the owner's log. It holds times and counts, so it stays in the vault."""
+        with (self.vault / "log.jsonl").open("a") as file:
+            file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
+
+    def logging(self, progress: Progress) -> Progress:
+        """`progress` that also leaves a line in the log now and then."""
+        last: dict[str, Any] = {"time": 0.0, "message": ""}
+
+        def both(message: str, done: int, total: int) -> None:
+            progress(message, done, total)
+            if message != last["message"] or time.monotonic() - last["time"] > 5 or done == total:
+                last.update(time=time.monotonic(), message=message)
+                self.log(event="progress", doing=message, done=done, total=total)
+
+        return both
+
+    def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        write_atomically(self._checkpoint(name), safetensors_save(plain), mode=0o600)
+
+    def load(self, name: str) -> dict[str, Tensor] | None:
+        path = self._checkpoint(name)
+        try:
+            return safetensors_load_file(path) if path.is_file() else None
+        except (SafetensorError, OSError) as error:
+            raise RunError(f"a checkpoint at {path}", f"{error}", "Restore it, or start a new run.") from error
+
+    def _checkpoint(self, name: str) -> Path:
+        return self.vault / "checkpoints" / f"{name}.safetensors"
+
+    def remember_images(self, images: ImageSet, budget: DatasetBudget | None) -> None:
+        """Notes which images the run is about, so that a resume cannot go on with others at the first ones' expense."""
+        write_atomically(self.vault / "images.json", json.dumps(_identity(images, budget)).encode(), mode=0o600)
+
+    def check_same_images(self, images: ImageSet, budget: DatasetBudget | None) -> None:
+        known = read_json(self.vault / "images.json", "the note of this run's images")
+        if known != _identity(images, budget):
+            raise RunError("the images this run was started on", "others", f"Resume it with {known.get('images')}.")
+
+    def shard_key(self, budget: DatasetBudget | None) -> bytes:
+        """The data set's key where it has a budget, else one of this run's own; the same after a resume."""
+        if budget is not None:
+            return budget.shard_key
+        path = self.vault / "shard.key"
+        if not path.is_file():
+            write_atomically(path, NoiseSource().key_bytes(), mode=0o600)
+        return path.read_bytes()
+
+
+def _identity(images: ImageSet, budget: DatasetBudget | None) -> dict[str, str | None]:
+    """A data set is known by its budget's id; without one only its place can be compared."""
+    if budget is not None:
+        return {"images": f"the data set with budget {budget.identity}"}
+    return {"images": images.source.benchmark or (images.source.path and str(Path(images.source.path).resolve()))}
