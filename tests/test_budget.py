@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,7 +22,7 @@ from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, Repeated
 from veilset.privacy.gaussian import gaussian_mu
-from veilset.privacy.ledger import PrivacyLedger
+from veilset.privacy.ledger import ChainedFile, PrivacyLedger
 from veilset.run import execute, reserve, resume
 
 RECORD_ADDED = {"adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD}
@@ -270,7 +271,8 @@ def test_a_fit_reserves_before_and_settles_after(data: Path, tmp_path: Path) -> 
     status = DatasetBudget.find(data).status()  # type: ignore[union-attr]
     assert (status.runs_settled, status.runs_unsettled) == (1, 0)
     assert status.epsilon_charged == pytest.approx(model.claim.epsilon, rel=1e-9)
-    assert not any("not counted" in text for text in model.claim.assumptions)
+    assert any("before the data set's budget was opened" in text for text in model.claim.assumptions)
+    assert not any("it has no budget" in text for text in model.claim.assumptions)
 
 
 def test_a_fit_without_a_budget_says_that_earlier_releases_are_not_counted(data: Path, tmp_path: Path) -> None:
@@ -371,12 +373,11 @@ def test_a_plan_file_with_an_invented_reservation_or_a_changed_cost_is_refused(d
     assert charged(data) == pytest.approx(2.0, rel=1e-6)
 
 
-def test_a_benchmark_is_exempt_and_says_so(data: Path, tmp_path: Path) -> None:
-    opened(data)
+def test_a_benchmark_needs_no_budget_and_says_so(data: Path, tmp_path: Path) -> None:
     images = veilset.load(data, benchmark="tiny")
     model = execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
-    assert charged(data) == 0.0
     assert any("benchmark" in stamp for stamp in model.claim.stamps)
+    assert not any("not counted" in text for text in model.claim.assumptions)
 
 
 def test_the_price_of_a_budget_is_of_all_runs_together(data: Path) -> None:
@@ -404,10 +405,57 @@ def test_a_folder_that_contains_budgeted_data_is_refused(data: Path) -> None:
         DatasetBudget.find(data.parent)
 
 
-def test_settling_twice_changes_nothing(data: Path) -> None:
+def test_of_two_settlements_the_dearer_counts(data: Path) -> None:
     budget = opened(data)
-    name = budget.reserve(Gaussian(5.0), adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
-    budget.settle(name, Gaussian(5.0))
-    charged = budget.status().epsilon_charged
-    budget.settle(name, NOTHING)
-    assert budget.status().epsilon_charged == charged
+    name = budget.reserve(costing(2.0), **RECORD_ADDED)
+    for spent, counted in ((costing(1.0), 1.0), (NOTHING, 1.0), (costing(2.0), 2.0)):
+        budget.settle(name, spent)
+        assert charged(data) == pytest.approx(counted)
+
+
+def test_copies_of_one_crashed_run_cannot_all_be_resumed(data: Path, tmp_path: Path) -> None:
+    opened(data, epsilon=2.5)
+    images, plan = loaded(data)
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, tmp_path / "run", progress=_interrupt)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert resume(images, tmp_path / "run").claim.epsilon == pytest.approx(2.0)
+    with pytest.raises(BudgetExceeded, match="Nothing was released"):
+        resume(images, tmp_path / "copy")
+    assert charged(data) == pytest.approx(2.0)
+
+
+def test_a_run_whose_ledger_may_exist_is_never_refunded(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first line may have reached the disk before fsync failed; the folder can then be resumed."""
+    opened(data, epsilon=2.5)
+    images, plan = loaded(data)
+
+    append = ChainedFile.append
+
+    def fail_after_writing(file: ChainedFile, entry: dict[str, object]) -> None:
+        append(file, entry)
+        if file.path.name == "ledger.jsonl":
+            file.unlock()
+            raise LedgerError("to sync", "a failing disk", "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChainedFile, "append", fail_after_writing)
+        with pytest.raises(LedgerError):
+            execute(images, plan, tmp_path / "run")
+    assert charged(data) == pytest.approx(2.0)
+    assert resume(images, tmp_path / "run").claim.epsilon == pytest.approx(2.0)
+    assert charged(data) == pytest.approx(2.0)
+
+
+def test_budgeted_data_cannot_be_declared_a_benchmark(data: Path, tmp_path: Path) -> None:
+    opened(data)
+    images = veilset.load(data, benchmark="mine")
+    with pytest.raises(ConfigError, match="benchmark"):
+        execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

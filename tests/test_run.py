@@ -13,7 +13,7 @@ import torch
 from contract.cases import make_images, rewrite_json, tiny_plan
 
 import veilset
-from veilset.artifact import MANIFEST
+from veilset.artifact import MANIFEST, update_manifest
 from veilset.data.spec import ImageSet, Source
 from veilset.errors import ArtifactError, ConfigError, LedgerError, PrivacyError, RunError, VeilsetError
 from veilset.methods.plan import Plan
@@ -229,3 +229,15 @@ def test_a_run_cannot_be_resumed_with_other_images(plan: Plan, tmp_path: Path) -
 
 def _fail(*_: object) -> None:
     raise RuntimeError
+
+
+def test_a_card_that_says_something_else_than_its_claim_does_not_verify(
+    copy_of_run: Callable[[str], Path],
+) -> None:
+    release = copy_of_run("dp-merf") / "release"
+    card = (release / "README.md").read_text()
+    (release / "README.md").write_text(card.replace("(5, 1e-05)", "(0.5, 1e-05)"))
+    assert (release / "README.md").read_text() != card
+    update_manifest(release)
+    with pytest.raises(ArtifactError, match="card"):
+        verify(release)

@@ -146,11 +146,30 @@ class DatasetBudget:
         finally:
             file.unlock()
 
-    def settle(self, name: str, spent: Event) -> None:
-        """Replaces a reservation by what a closed ledger says was spent; settling twice changes nothing."""
+    def go_on(self, name: str, head: str) -> None:
+        """Notes that a run is resumed where its ledger stands at `head`.
+
+        A copy of the run folder arrives at the same head: resuming both would be two releases for one charge.
+        """
         file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
         try:
-            if not any(entry.get("settle") == name for entry in file.entries):
+            settled = any(entry.get("settle") == name for entry in file.entries)
+            if settled or any(entry.get("resume") == name and entry["head"] == head for entry in file.entries):
+                raise BudgetExceeded(
+                    "a run that is resumed for the first time from where it stands",
+                    "its cost is settled" if settled else "a copy of it was resumed before",
+                    "Nothing was released. Continue the other copy, or plan a new run.",
+                )
+            file.append({"resume": name, "head": head})
+        finally:
+            file.unlock()
+
+    def settle(self, name: str, spent: Event) -> None:
+        """Replaces a reservation by what a closed ledger says was spent; of two settlements the dearer counts."""
+        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
+        try:
+            before = [from_json(entry["of"]) for entry in file.entries if entry.get("settle") == name]
+            if not before or self._price([spent]) > self._price([before[-1]]):
                 file.append({"settle": name, "of": to_json(spent)})
         finally:
             file.unlock()

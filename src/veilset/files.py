@@ -20,11 +20,21 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise RunError(
             f"to write {path.name}", f"{error.strerror or error}", "Free some space or choose another folder."
         ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a new name survive a power cut, as fsync does for the content."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:

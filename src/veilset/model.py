@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from veilset.artifact import Privacy, check_tensors, load_into, parse_json, read_privacy, read_release
+from veilset.artifact import Privacy, check_tensors, load_into, parse_json, read_privacy, read_release, write_release
 from veilset.data.spec import ImageSet, ImageSpec, to_bytes
 from veilset.errors import ArtifactError, ConfigError, VeilsetError
 from veilset.files import require_empty
@@ -83,8 +82,9 @@ class Model:
     def save(self, path: str | Path) -> Path:
         """Copies the release to `path`, which must be new or empty."""
         target = Path(path)
+        files = read_release(self.folder)
         require_empty(target)
-        shutil.copytree(self.folder, target, dirs_exist_ok=True)
+        write_release(target, files)
         return target
 
 

@@ -31,6 +31,7 @@ from veilset.privacy.sides import seals_kept
 from veilset.run_folder import RunFolder
 
 UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
+BEFORE_BUDGET = "releases made before the data set's budget was opened, if any, are not counted"
 
 
 def reserve(plan: Plan, images_path: Path | None) -> Plan:
@@ -48,6 +49,9 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
     if plan.facts.unit is Unit.USER and images.users is None:
         raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
+    path = images.source.path
+    if images.source.benchmark and path and Path(path).exists() and DatasetBudget.find(Path(path)) is not None:
+        raise ConfigError("private data with a budget, or a public benchmark", "both", "Drop --benchmark.")
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
         proven = shown(plan.epsilon_planned or 0.0)
         raise PrivacyError(
@@ -89,8 +93,8 @@ def execute(
             unit=plan.facts.unit, delta=plan.delta, not_private=not_private,
         )  # fmt: skip
     except VeilsetError:
-        if budget is not None and plan.reservation is not None:
-            budget.settle(plan.reservation, NOTHING)  # no ledger, so nothing can have been released
+        if budget is not None and plan.reservation is not None and not RunFolder(path).ledger_path.exists():
+            budget.settle(plan.reservation, NOTHING)  # no ledger, so nothing can ever be released from it
         raise
     return _run(images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
@@ -113,6 +117,8 @@ def resume(
         return model
     check_allowed(plan, images, allow_published=allow_published)
     ledger = PrivacyLedger.resume(folder.ledger_path)
+    if budget is not None and plan.reservation is not None and not ledger.closed:
+        budget.go_on(plan.reservation, ledger.head)
     noise = NoiseSource() if ledger.private else NoNoise()
     return _run(images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
@@ -165,7 +171,7 @@ def _write(
     budget: DatasetBudget | None,
 ) -> None:
     benchmark = images.source.benchmark
-    untracked = (UNTRACKED,) if budget is None and benchmark is None else ()
+    untracked = () if benchmark else (UNTRACKED if budget is None else BEFORE_BUDGET,)
     claim = Claim.from_ledger(
         ledger,
         assumptions=(*get_method(plan.method).assumptions, *untracked),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from veilset.artifact import read_release, write_release
+import veilset
+from veilset.artifact import parse_json, read_release, write_release
+from veilset.card import model_card
 from veilset.errors import ArtifactError
 from veilset.files import require_empty
 from veilset.model import from_pretrained, release_folder
 from veilset.privacy.accounting import price, renyi_epsilon
+from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim
 
 
 def verify(path: Path) -> dict[str, Any]:
@@ -24,6 +27,7 @@ def verify(path: Path) -> dict[str, Any]:
         raise ArtifactError("a claim about its own ledger", f"{claim}", "Do not trust this release.")
     result: dict[str, Any] = {"method": model.method, "claim": str(claim), "files": "unchanged", "ledger": "unbroken"}
     if claim.epsilon is None:
+        _check_card(release_folder(path), claim)
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
     exact = price(record.spent, record.delta, record.adjacency)
     second = renyi_epsilon(record.spent, record.delta, record.adjacency)
@@ -40,6 +44,7 @@ def verify(path: Path) -> dict[str, Any]:
             f"Renyi accounting below it: {second:.6g}",
             "Do not rely on either; report this as a bug.",
         )
+    _check_card(release_folder(path), claim)
     verdict = "the stated epsilon follows from the ledger"
     return {
         **result,
@@ -48,6 +53,28 @@ def verify(path: Path) -> dict[str, Any]:
         "epsilon_renyi": second,
         "verdict": verdict,
     }
+
+
+def _check_card(folder: Path, claim: Claim) -> None:
+    """The card is what people read: it must be the one this claim makes, with all the assumptions the kernel makes.
+
+    Another version's wording is not compared.
+    """
+    files = read_release(folder)
+    config = parse_json(files["config.json"], "config.json")
+    if config.get("veilset") != veilset.__version__:
+        return
+    missing = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit]} - set(claim.assumptions)
+    if claim.epsilon is not None and missing:
+        raise ArtifactError(
+            "every assumption of the claim", f"missing: {sorted(missing)}", "Do not trust this release."
+        )
+    try:
+        card = model_card(config, claim)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError("a complete config.json", f"{error!r}", "Do not trust this release.") from error
+    if files.get("README.md") != card.encode():
+        raise ArtifactError("the model card of this claim", "another text in README.md", "Do not trust this release.")
 
 
 def export(path: Path, out: Path) -> dict[str, Any]:

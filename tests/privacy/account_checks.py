@@ -142,14 +142,16 @@ def check_hidden_index_price() -> None:
 
 def check_random_index_price() -> None:
     """Privacy notes, table 1, row g: delta is averaged over the public index draws."""
-    event = Repeated(20_000, ShardTouched(1000, "uniform", GS_WGAN_STEP))
+    event = Repeated(20_000, ShardTouched(1000, "uniform", GS_WGAN_STEP, fixed_slots=True))
     assert accounting.price(event, DELTA, REPLACE).epsilon == pytest.approx(610.3, rel=1e-3)
 
 
 def check_two_kinds_of_random_index_price() -> None:
     """Privacy notes, 10.2: DPAC with two barriers from step 6000 on, uniform index: 1042."""
-    second = ShardTouched(1000, "uniform", Gaussian(1.07 / 8))
-    event = Composed((Repeated(6000, ShardTouched(1000, "uniform", GS_WGAN_STEP)), Repeated(14_000, second)))
+    second = ShardTouched(1000, "uniform", Gaussian(1.07 / 8), fixed_slots=True)
+    event = Composed(
+        (Repeated(6000, ShardTouched(1000, "uniform", GS_WGAN_STEP, fixed_slots=True)), Repeated(14_000, second))
+    )
     assert accounting.price(event, DELTA, REPLACE).epsilon == pytest.approx(1042, rel=1e-3)
 
 

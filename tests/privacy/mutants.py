@@ -235,7 +235,7 @@ def resume_forgets(patch: pytest.MonkeyPatch) -> None:
 
     def resume(cls: type, path: Path) -> ledger.PrivacyLedger:
         book = real(cls, path)
-        book.charged = Counter()
+        book._segments = [Counter() for _ in book._segments]
         return book
 
     patch.setattr(ledger.PrivacyLedger, "resume", classmethod(resume))
@@ -280,7 +280,7 @@ def mean_number_of_touches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         accounting,
         "_touch_distribution",
-        lambda times, step: {times / step.num_shards * accounting.single_mu_square(step.event): 1.0},
+        lambda times, step, own: {own * times / step.num_shards * accounting.single_mu_square(step.event): 1.0},
     )
 
 

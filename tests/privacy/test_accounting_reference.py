@@ -25,7 +25,7 @@ SECOND_BARRIER_FROM = 6000
 
 
 def shard_steps(count: int, num_shards: int, schedule: Schedule, rows: float = 32, noise: float = 1.07) -> Repeated:
-    return Repeated(count, ShardTouched(num_shards, schedule, Gaussian(noise / math.sqrt(rows))))
+    return Repeated(count, ShardTouched(num_shards, schedule, Gaussian(noise / math.sqrt(rows)), fixed_slots=True))
 
 
 def sampled(count: int, rate: float, noise: float, absence: float = 1.0) -> Repeated:
@@ -65,7 +65,7 @@ def test_random_public_index() -> None:
         pytest.param(Repeated(20_000, GS_WGAN_STEP), DELTA, REPLACE, 2.83e5, id="row h, central"),
         pytest.param(Repeated(30_000, GS_WGAN_STEP), FEDERATED_DELTA, REPLACE, 4.22e5, id="row h, federated"),
         pytest.param(
-            Repeated(30_000, ShardTouched(866, "round-robin", Repeated(5, GS_WGAN_STEP))),
+            Repeated(30_000, ShardTouched(866, "round-robin", Repeated(5, GS_WGAN_STEP), fixed_slots=True)),
             FEDERATED_DELTA, REPLACE, 2658, id="claim 1.7a, the server sees every inner iteration",
         ),
         pytest.param(shard_steps(30_000, 866, "round-robin"), DELTA, REPLACE, 621.6, id="claim 1.7a, delta 1e-5"),

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,7 +22,7 @@ from checks import ADD, DELTA, REPLACE, open_ledger
 from veilset.errors import BudgetExceeded, LedgerError, PlanMismatch
 from veilset.privacy.accounting import price, renyi_epsilon
 from veilset.privacy.bounds import Unit, clip_rows, sum_rows
-from veilset.privacy.events import Composed, Gaussian, PoissonSampled, Repeated
+from veilset.privacy.events import Composed, Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.ledger import BLOCK, ChainedFile, LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
@@ -286,3 +287,34 @@ def test_two_accountants_reprice_a_ledger_from_its_lines(tmp_path: Path) -> None
     spent = read(path).spent
     assert price(spent, DELTA, ADD).epsilon == price(planned, DELTA, ADD).epsilon
     assert renyi_epsilon(spent, DELTA, ADD) >= price(spent, DELTA, ADD).epsilon
+
+
+def test_threads_never_release_more_than_is_charged(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path / "threads.jsonl", Repeated(300, EVENT))
+    refused = []
+
+    def release_many() -> None:
+        for _ in range(100):
+            try:
+                ledger.charge(EVENT)
+            except BudgetExceeded:
+                refused.append(1)
+
+    threads = [threading.Thread(target=release_many) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 500
+    assert ledger.charged == Counter({EVENT: 300})
+
+
+def test_what_is_spent_keeps_the_stretches_between_crashes_apart(tmp_path: Path) -> None:
+    path = tmp_path / "stretches.jsonl"
+    step = ShardTouched(10, "round-robin", Gaussian(1.0))
+    ledger = open_ledger(path, Repeated(4, step), reserve=Repeated(60, step))
+    ledger.charge(step)
+    ledger.unlock()
+    again = PrivacyLedger.resume(path)
+    again.charge(step)
+    assert again.spent == Composed((Composed((Repeated(4, step),)), Composed((Repeated(50, step),))))

@@ -17,7 +17,7 @@ from checks import (
 )
 
 from veilset.errors import BudgetExceeded, LedgerError, NotBounded
-from veilset.privacy.bounds import Bounded, GroupedSum, Unit, clip_rows, sum_rows
+from veilset.privacy.bounds import Bounded, GroupedSum, Unit, clip_rows, normalise_rows, sum_rows
 from veilset.privacy.events import Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.noise import NoiseSource, NoNoise, SeededNoise
 from veilset.privacy.release import Door
@@ -146,3 +146,14 @@ def test_a_second_release_on_one_draw_is_refused_before_its_charge(tmp_path: Pat
     with pytest.raises(Exception, match="one release for each draw"):
         door.release_rows(some_rows(), 2.0, draw=draw)
     assert door.ledger.lines() == lines
+
+
+@pytest.mark.parametrize("cap", [10**12, 2**62])
+def test_noise_that_integers_cannot_hold_is_refused_before_it_is_charged(tmp_path: Path, cap: int) -> None:
+    """Saturated noise is a constant: the exact sum would have been released under a proven epsilon."""
+    door = Door(open_ledger(tmp_path / "ledger.jsonl", Gaussian(3.7), unit=Unit.USER), NoiseSource())
+    total = GroupedSum(1, rows_per_unit=cap)
+    total.add(normalise_rows(torch.ones(1, 4)), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(NotBounded, match="64-bit"):
+        door.release_sum(total, 3.7)
+    assert not door.ledger.charged

@@ -18,6 +18,7 @@ from veilset.cli.options import (
     METHOD_OPTIONS,
     AccountingOf,
     Benchmark,
+    ClassNames,
     Color,
     Declared,
     Delta,
@@ -38,6 +39,7 @@ from veilset.cli.options import (
     UnitOf,
     method_options,
     parse_mix,
+    parse_names,
     parse_size,
     read_images,
 )  # fmt: skip
@@ -83,7 +85,8 @@ def plan(
     context: typer.Context, source: Source, method: Method, epsilon: Epsilon = None, delta: Delta = 1e-5,
     adjacency: Neighbours = "add-remove", unit: UnitOf = "record", images_per_user: PerUser = None,
     accounting: AccountingOf = "proven", declared_size: Declared = None, size: Size = None, fit: Fit = None,
-    color: Color = None, split: Split = "train", benchmark: Benchmark = None, seed: Seed = 0,
+    color: Color = None, split: Split = "train", class_names: ClassNames = None, benchmark: Benchmark = None,
+    seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Write the plan here and reserve its cost in the budget.")] = None,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -92,7 +95,10 @@ def plan(
     With --out the plan is written for `veilset fit --plan`, which then needs no accountant.
     """
     show = Show(quiet)
-    spec, suggested = inspect(source, size=parse_size(size), fit=fit, color=color, split=split, benchmark=benchmark)
+    spec, suggested = inspect(
+        source, size=parse_size(size), fit=fit, color=color, split=split, benchmark=benchmark,
+        class_names=parse_names(class_names),
+    )  # fmt: skip
     size_used = suggested if declared_size is None else declared_size
     made = api.plan(
         spec, method=method, epsilon=epsilon, declared_size=size_used, delta=delta, adjacency=adjacency, unit=unit,
@@ -141,8 +147,8 @@ def fit(
     method: Annotated[str | None, typer.Option(help="Name of the method; `veilset methods` lists them.")] = None,
     epsilon: Epsilon = None, delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
     images_per_user: PerUser = None, accounting: AccountingOf = "proven", declared_size: Declared = None,
-    size: Size = None, fit: Fit = None, color: Color = None, split: Split = "train", strict: Strict = False,
-    benchmark: Benchmark = None, seed: Seed = 0, device: Device = "auto",
+    size: Size = None, fit: Fit = None, color: Color = None, split: Split = "train", class_names: ClassNames = None,
+    strict: Strict = False, benchmark: Benchmark = None, seed: Seed = 0, device: Device = "auto",
     plan: Annotated[Path | None, typer.Option(help="Run this plan, made by `veilset plan --out`.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
     allow_published_accounting: Annotated[
@@ -151,10 +157,13 @@ def fit(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`."""
+    if (plan or resume) and (method or epsilon is not None or context.args):
+        raise ConfigError("either a plan or a run to resume, or options to plan with", "both", "Drop one of them.")
     with Show(quiet) as show, _resumable():
         images = read_images(
-            source, show, size=size, fit=fit, color=color, split=split, strict=strict, benchmark=benchmark
-        )
+            source, show, size=size, class_names=class_names, fit=fit, color=color, split=split, strict=strict,
+            benchmark=benchmark,
+        )  # fmt: skip
         common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
         common["allow_published"] = allow_published_accounting
         if resume:

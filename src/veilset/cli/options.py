@@ -39,18 +39,21 @@ Color = Annotated[Literal["grey", "rgb"] | None, typer.Option(help="Convert whil
 Split = Annotated[Literal["train", "test"], typer.Option(help="Which part, where the source has both; else all of it.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at an undecodable file instead of treating it as empty.")]
 Benchmark = Annotated[str | None, typer.Option(help="Declare the data a public benchmark: no budget, stamped so.")]
+ClassNames = Annotated[str | None, typer.Option(help="Declare the classes, comma-separated, instead of reading them.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights, latents and batches. Never reaches the privacy noise.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages or progress; errors and the result remain.")]
 
 
-def read_images(source: str, show: Show, *, size: str | None, **options: Any) -> ImageSet:
+def read_images(
+    source: str, show: Show, *, size: str | None, class_names: str | None = None, **options: Any
+) -> ImageSet:
     """Loads images with progress; the owner's warnings are shown, the first few of them."""
 
     def progress(done: int, total: int) -> None:
         show.progress("reading images", done, total)
 
-    images = load(source, size=parse_size(size), progress=progress, **options)
+    images = load(source, size=parse_size(size), class_names=parse_names(class_names), progress=progress, **options)
     for warning in images.warnings[:5]:
         show.warn(warning)
     if len(images.warnings) > 5:
@@ -67,6 +70,10 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     except ValueError as error:
         raise ConfigError("--size 64 or --size HEIGHTxWIDTH", f"{text!r}", "For example --size 64x48.") from error
     return height, width
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    return None if text is None else text.split(",")
 
 
 def parse_mix(text: str | None) -> dict[str, float] | None:

@@ -55,8 +55,8 @@ class DpMerfConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
         for name in ("width_per_value", "learning_rate", "decay"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ConfigError(f"{name} above 0", f"{getattr(self, name)}", "Correct the option.")
+            if not 1e-9 <= getattr(self, name) <= 1e9:
+                raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
         if not 0 <= self.total_weight <= 10:
             raise ConfigError("total_weight from 0 to 10", f"{self.total_weight}", "0 leaves the count out.")
 
@@ -69,12 +69,33 @@ class FourierFeatures(nn.Module):
         draw = torch.randn(
             spec.num_values, config.frequencies, generator=named_generator(config.feature_seed, "fourier-frequencies")
         )
-        self.register_buffer("frequencies", draw / math.sqrt(config.width_per_value * spec.num_values))
+        frequencies = draw.double() / math.sqrt(config.width_per_value * spec.num_values)
+        self.register_buffer("frequencies", _summable(frequencies))
         self.frequencies: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
-        phase = images.flatten(1) @ self.frequencies
-        return torch.cat([phase.cos(), phase.sin()], dim=1) / math.sqrt(self.frequencies.shape[1])
+        return self._of_phase(images.flatten(1) @ self.frequencies.to(images.dtype))
+
+    def exact(self, images: Tensor) -> Tensor:
+        """The features of 8-bit images, to the last bit independent of their place in the batch and of the library."""
+        levels = (images.flatten(1).double() * 255).round()
+        return self._of_phase(levels @ self.frequencies / 255)
+
+    @staticmethod
+    def _of_phase(phase: Tensor) -> Tensor:
+        return torch.cat([phase.cos(), phase.sin()], dim=1) / math.sqrt(phase.shape[1])
+
+
+def _summable(frequencies: Tensor) -> Tensor:
+    """Frequencies rounded so that every partial sum of level (0 to 255) x frequency is exact in float64.
+
+    Products and sums are then integers below 2^53 on one grid: any order of summation gives the same bits. Without it
+    the row of a record could change in its last bit with its place in the batch, and removing one record, which moves
+    all others by one place, could move the sum further than its bound.
+    """
+    largest = 255 * float(frequencies.abs().sum(dim=0).max())
+    grid = 2.0 ** (math.frexp(largest)[1] - 52)
+    return (frequencies / grid).round() * grid
 
 
 @register
@@ -141,11 +162,10 @@ class DpMerf:
             return self._train(config, images.spec, targets, context)
 
     def _release(self, config: DpMerfConfig, images: ImageSet, context: FitContext) -> Tensor:
-        # float64, so that the place of a record in its batch cannot change its row on the kernel's grid
-        features = FourierFeatures(config, images.spec).to(context.device, torch.float64)
+        features = FourierFeatures(config, images.spec).to(context.device)
 
         def rows_of(batch: Tensor) -> Bounded:
-            rows = normalise_rows(features(batch.to(torch.float64)))
+            rows = normalise_rows(features.exact(batch))
             return with_total(rows, config.total_weight) if config.total_weight else rows
 
         total = sum_by_label(

@@ -17,6 +17,7 @@ from veilset.privacy.events import Composed, Event, from_json, to_json
 from veilset.privacy.gaussian import check_target
 
 Accounting = Literal["proven", "published", "none"]
+MAX_ROWS_PER_USER = 10**6
 HOPELESS = 0.5
 """Signal-to-noise below which a plan warns that little will be learned."""
 
@@ -146,6 +147,12 @@ def _check_sizes(facts: PublicFacts, delta: float) -> None:
             f"a delta below 1 / declared size = {1 / facts.declared_size:.2g}",
             f"{delta:g}",
             "At this delta publishing one record outright would be allowed. Use a smaller delta.",
+        )
+    if (facts.rows_per_user or 0) > MAX_ROWS_PER_USER:
+        raise ConfigError(
+            f"at most {MAX_ROWS_PER_USER} images per user",
+            f"{facts.rows_per_user}",
+            "Noise grows with this cap: lower it.",
         )
     if facts.unit is Unit.USER and not (isinstance(facts.rows_per_user, int) and facts.rows_per_user >= 1):
         raise ConfigError(

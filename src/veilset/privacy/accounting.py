@@ -51,11 +51,11 @@ def price(event: Event, delta: float, adjacency: Adjacency) -> Price:
     Raises: UnsupportedEvent for combinations without a proof; nothing is guessed.
     """
     check_delta(delta)
-    counts = steps(event)
+    counts = steps(_touches(event, adjacency))
     sampled: Counter[Event] = Counter(
         {step: n for step, n in counts.items() if isinstance(step, PoissonSampled) and step.rate < 1}
     )
-    squares = _mu_squares(counts - sampled)
+    squares = _mu_squares(counts - sampled, adjacency)
     if not sampled:
         if len(squares) == 1:
             mu = math.sqrt(next(iter(squares)))
@@ -83,15 +83,33 @@ def single_mu_square(event: Event) -> float:
             raise UnsupportedEvent("Gaussian releases inside a draw", f"{event}", "No proof for this nesting is known.")
 
 
-def _mu_squares(counts: Counter[Event]) -> MuSquares:
+def _shards_of_a_unit(step: ShardTouched, adjacency: Adjacency) -> int:
+    return 1 if adjacency is Adjacency.ADD_REMOVE or step.fixed_slots else 2
+
+
+def _touches(event: Event, adjacency: Adjacency) -> Event:
+    """The most releases a unit's own shards take part in: each repetition of round-robin steps becomes touches."""
+    match event:
+        case Composed(events):
+            return Composed(tuple(_touches(inner, adjacency) for inner in events))
+        case Repeated(count, ShardTouched(num_shards, "round-robin", inner) as step):
+            single_mu_square(inner)  # refuses a draw inside a draw
+            return Repeated(_shards_of_a_unit(step, adjacency) * -(-count // num_shards), inner)
+        case ShardTouched(_, "round-robin", _):
+            return _touches(Repeated(1, event), adjacency)
+        case Repeated(count, inner):
+            return Repeated(count, _touches(inner, adjacency))
+        case _:
+            return event
+
+
+def _mu_squares(counts: Counter[Event], adjacency: Adjacency) -> MuSquares:
     """Distribution of mu^2 for the unit's own shard; index draws are public, so delta is averaged over them."""
     plain = 0.0
     mixtures: list[MuSquares] = []
     for step, times in counts.items():
-        if isinstance(step, ShardTouched) and step.schedule == "uniform":
-            mixtures.append(_touch_distribution(times, step))
-        elif isinstance(step, ShardTouched):
-            plain += -(-times // step.num_shards) * single_mu_square(step.event)
+        if isinstance(step, ShardTouched):
+            mixtures.append(_touch_distribution(times, step, _shards_of_a_unit(step, adjacency)))
         else:
             plain += times * single_mu_square(step)
     result: MuSquares = {plain: 1.0}
@@ -103,9 +121,9 @@ def _mu_squares(counts: Counter[Event]) -> MuSquares:
     return result
 
 
-def _touch_distribution(times: int, step: ShardTouched) -> MuSquares:
-    """Number of touches ~ Binomial(times, 1 / shards); the far upper tail is charged as if every step touched."""
-    each, rate = single_mu_square(step.event), 1.0 / step.num_shards
+def _touch_distribution(times: int, step: ShardTouched, own: int) -> MuSquares:
+    """Touches ~ Binomial(times, own / shards); the far upper tail is charged as if every step touched."""
+    each, rate = single_mu_square(step.event), min(own / step.num_shards, 1.0)
     tails = binom.sf(np.arange(times + 1), times, rate)
     last = int(np.argmax(tails <= 1e-30))
     chances = binom.pmf(np.arange(last + 1), times, rate)
@@ -173,7 +191,7 @@ def renyi_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float | N
         neighboring_relation=relation.REPLACE_ONE if adjacency is Adjacency.REPLACE else relation.ADD_OR_REMOVE_ONE
     )
     try:
-        accountant.compose(_dp_event(from_steps(steps(event))))
+        accountant.compose(_dp_event(from_steps(steps(_touches(event, adjacency)))))
     except (dp.UnsupportedEventError, UnsupportedEvent):
         return None
     return float(accountant.get_epsilon(delta))
@@ -186,10 +204,6 @@ def _dp_event(event: Event) -> Any:
             return dp.GaussianDpEvent(noise_multiplier)
         case PoissonSampled(rate, inner):
             return dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(single_mu_square(inner) ** -0.5))
-        case Repeated(count, ShardTouched(num_shards, "round-robin", inner)):
-            return dp.SelfComposedDpEvent(_dp_event(inner), -(-count // num_shards))
-        case ShardTouched(_, "round-robin", inner):
-            return _dp_event(inner)
         case Repeated(count, inner):
             return dp.SelfComposedDpEvent(_dp_event(inner), count)
         case Composed(events):

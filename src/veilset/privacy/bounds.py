@@ -84,9 +84,9 @@ def _scaled_to(rows: Tensor, bound: float, nonnegative: bool, pick: Callable[[Te
     if not 1e-100 <= bound <= 1e100:
         raise ConfigError("a norm bound between 1e-100 and 1e100", f"{bound}", "Set the clip norm.")
     flat = rows.detach().to(torch.float64).flatten(1)
+    flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, torch.zeros_like(flat))
     if nonnegative:
         flat = flat.clamp(min=0)
-    flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, torch.zeros_like(flat))
     largest = flat.abs().amax(dim=1, keepdim=True) if flat.shape[1] else flat.new_zeros(len(flat), 1)
     safe = torch.where(largest > 0, largest, torch.ones_like(largest))
     # Rows are first divided by their largest entry, so that huge or tiny ones neither overflow nor vanish.

@@ -15,7 +15,8 @@ from veilset.privacy.ledger import LedgerRecord
 Status = Literal["sound", "conservative", "refuted"]
 
 KERNEL_ASSUMPTIONS = (
-    "image size, channels, class names, declared size, delta and all settings were fixed without looking at the data",
+    "image size, channels, class names and declared size are public knowledge and not protected",
+    "epsilon, delta and all settings were chosen without looking at the data",
     "a row depends only on its own record and on what was already released",
     "noise and draws come from operating-system entropy, used once and kept secret (computational privacy)",
     "no score on the real images, exact count, timing or log of this run is published",
@@ -118,7 +119,7 @@ class Claim:
             fields = dict(value)
             published = fields.pop("published")
             fields.update(adjacency=Adjacency(fields["adjacency"]), unit=Unit(fields["unit"]))
-            fields.update({name: tuple(fields[name]) for name in ("assumptions", "stamps")})
+            fields.update({name: tuple(map(str, fields[name])) for name in ("assumptions", "stamps")})
             return cls(published=None if published is None else Published(**published), **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerError(

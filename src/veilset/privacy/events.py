@@ -55,13 +55,15 @@ class PoissonSampled:
 class ShardTouched:
     """One step in which one of `num_shards` disjoint shards released `event`; the index counts as known to all.
 
-    round-robin: the k-th release of this very event touches shard k mod num_shards; different events each go their
-    own rounds (else a shard could be met by the costly ones only). uniform: the index is drawn afresh each step.
+    round-robin: `Repeated(n, it)` are n consecutive steps, so no shard is touched more than ceil(n / num_shards) times;
+    separate repetitions and different events each go their own rounds. uniform: the index is drawn afresh each step.
+    Without `fixed_slots` a replaced record may come to lie in another shard, and both shards count.
     """
 
     num_shards: int
     schedule: Schedule
     event: Event
+    fixed_slots: bool = False
 
     def __post_init__(self) -> None:
         _check(self.num_shards >= 1, "at least one shard", self.num_shards)
@@ -96,8 +98,9 @@ def to_json(event: Event) -> dict[str, Any]:
             return {"event": "gaussian", "noise_multiplier": noise_multiplier}
         case PoissonSampled(rate, inner, absence):
             return {"event": "poisson-sampled", "rate": rate, "absence": absence, "of": to_json(inner)}
-        case ShardTouched(num_shards, schedule, inner):
-            return {"event": "shard-touched", "num_shards": num_shards, "schedule": schedule, "of": to_json(inner)}
+        case ShardTouched(num_shards, schedule, inner, fixed):
+            terms = {"num_shards": num_shards, "schedule": schedule, "fixed_slots": fixed}
+            return {"event": "shard-touched", **terms, "of": to_json(inner)}
         case Repeated(count, inner):
             return {"event": "repeated", "count": count, "of": to_json(inner)}
         case Composed(events):
@@ -117,7 +120,8 @@ def from_json(value: Any) -> Event:
                 event = PoissonSampled(float(fields.pop("rate")), inner, float(fields.pop("absence", 1.0)))
             case "shard-touched":
                 inner = from_json(fields.pop("of"))
-                event = ShardTouched(int(fields.pop("num_shards")), fields.pop("schedule"), inner)
+                terms = (fields.pop("schedule"), inner, bool(fields.pop("fixed_slots", False)))
+                event = ShardTouched(int(fields.pop("num_shards")), *terms)
             case "repeated":
                 event = Repeated(fields.pop("count"), from_json(fields.pop("of")))
             case "composed":

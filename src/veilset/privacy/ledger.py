@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from veilset.errors import BudgetExceeded, LedgerError, PlanMismatch
+from veilset.files import sync_folder
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import Event, Repeated, from_json, from_steps, steps, to_json
+from veilset.privacy.events import Composed, Event, Repeated, from_json, from_steps, steps, to_json
 
 BLOCK = 500
 """Steps charged ahead at once: long runs write one line per block instead of one per step."""
@@ -33,7 +35,8 @@ class ChainedFile:
     def __init__(self, path: Path, *, create: bool, wait_seconds: float = 0.0) -> None:
         self.path = path
         self._file = -1
-        self._head = GENESIS
+        self.head = GENESIS
+        """Hash of the last line."""
         self.torn = False
         """Whether a half-written last line was dropped: it was not yet on disk, so nothing had followed from it."""
         flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if create else 0)
@@ -41,7 +44,7 @@ class ChainedFile:
             self._file = os.open(path, flags, 0o600)
             self._lock(wait_seconds)
             self.entries = [] if create else self._load()
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BlockingIOError as error:
             self.unlock()
             raise LedgerError("a ledger no other process is using", f"{path.name} is locked", "Wait for it.") from error
@@ -70,13 +73,13 @@ class ChainedFile:
             self.torn = True
         lines = whole.decode(errors="replace").split("\n") if whole else []
         entries = read_chain(lines)
-        self._head = json.loads(lines[-1])["hash"] if lines else GENESIS
+        self.head = json.loads(lines[-1])["hash"] if lines else GENESIS
         return entries
 
     def append(self, entry: dict[str, Any]) -> None:
         """Returns only after the line is on disk. After a failure the file is let go: its end is then unknown."""
-        head = _hash(self._head, entry)
-        line = json.dumps({"previous": self._head, "entry": entry, "hash": head}, sort_keys=True)
+        head = _hash(self.head, entry)
+        line = json.dumps({"previous": self.head, "entry": entry, "hash": head}, sort_keys=True)
         data = line.encode() + b"\n"
         try:
             if os.write(self._file, data) != len(data):
@@ -87,7 +90,7 @@ class ChainedFile:
             raise LedgerError(
                 "room to write the ledger", f"{error}", "Free some space and resume; nothing was released."
             ) from error
-        self._head = head
+        self.head = head
         self.entries.append(entry)
 
     def lines(self) -> list[str]:
@@ -122,14 +125,6 @@ def _hash(previous: str, entry: Any) -> str:
     return hashlib.sha256(f"{previous} {json.dumps(entry, sort_keys=True)}".encode()).hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 class LedgerRecord:
     """What a ledger says, read from its lines alone: anyone can do this with a published ledger."""
 
@@ -142,14 +137,15 @@ class LedgerRecord:
             self.unit = Unit(terms["unit"])
             self.delta = float(terms["delta"])
             self.not_private: str | None = terms["not_private"]
-            charges = [from_json(entry["charge"]) for entry in entries if "charge" in entry]
+            self._segments: list[Counter[Event]] = [Counter()]
+            for entry in entries:
+                if "resume" in entry:
+                    self._segments.append(Counter())
+                elif "charge" in entry:
+                    self._segments[-1].update(steps(from_json(entry["charge"])))
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise LedgerError("a complete ledger", f"{error!r}", "Restore the file.") from error
-        self.charged: Counter[Event] = Counter()
-        for event in charges:
-            self.charged.update(steps(event))
         self.closed = "close" in entries[-1]
-        self.resumed = sum("resume" in entry for entry in entries)
         allowed = steps(self.planned) + steps(self.reserve)
         if any(count > allowed[event] for event, count in self.charged.items()):
             raise LedgerError("charges within plan and reserve", "more", "Do not trust this ledger.")
@@ -159,8 +155,17 @@ class LedgerRecord:
         return self.not_private is None
 
     @property
+    def resumed(self) -> int:
+        return len(self._segments) - 1
+
+    @property
+    def charged(self) -> Counter[Event]:
+        return sum(self._segments, Counter())
+
+    @property
     def spent(self) -> Event:
-        return from_steps(self.charged)
+        """All charges, in one part for each stretch between crashes: a shard schedule may begin anew after each."""
+        return Composed(tuple(from_steps(segment) for segment in self._segments if segment))
 
 
 class PrivacyLedger(LedgerRecord):
@@ -176,6 +181,7 @@ class PrivacyLedger(LedgerRecord):
         self._prepaid: Counter[Event] = Counter()
         self._released: Counter[Event] = Counter()
         self._process = os.getpid()
+        self._lock = threading.Lock()
 
     @classmethod
     def open_new(
@@ -193,8 +199,13 @@ class PrivacyLedger(LedgerRecord):
         ledger = cls(ChainedFile(path, create=False))
         if not ledger.closed:
             ledger._file.append({"resume": ledger.resumed + 1})
-            ledger.resumed += 1
+            ledger._segments.append(Counter())
         return ledger
+
+    @property
+    def head(self) -> str:
+        """Hash of the last line. A copy of the run folder that is resumed too arrives at the same one."""
+        return self._file.head
 
     def charge(self, event: Event) -> None:
         """Pays for one release of `event`, ahead in blocks. Call it before drawing the noise."""
@@ -202,10 +213,11 @@ class PrivacyLedger(LedgerRecord):
             raise PlanMismatch("no release after the ledger was closed", "one more", "Plan a new run.")
         if os.getpid() != self._process:  # a fork would spend the same prepaid steps a second time
             raise LedgerError("the process that opened the ledger", "a fork of it", "Release in one process only.")
-        if self._prepaid[event] <= 0:
-            self._charge_block(event)
-        self._prepaid[event] -= 1
-        self._released[event] += 1
+        with self._lock:
+            if self._prepaid[event] <= 0:
+                self._charge_block(event)
+            self._prepaid[event] -= 1
+            self._released[event] += 1
 
     def _charge_block(self, event: Event) -> None:
         planned_left = steps(self.planned)[event] - self.charged[event]
@@ -219,7 +231,7 @@ class PrivacyLedger(LedgerRecord):
             )
         self._file.append({"charge": to_json(event if count == 1 else Repeated(count, event))})
         self._prepaid[event] += count
-        self.charged[event] += count
+        self._segments[-1][event] += count
 
     def close(self) -> None:
         """Ends the account. An undisturbed run must have released exactly its plan."""

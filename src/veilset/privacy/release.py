@@ -46,7 +46,9 @@ class Door:
             raise NotBounded("a sum with a cap of rows per user", "none", "Set GroupedSum(rows_per_unit=...).")
         sensitivity = total.sensitivity(self.ledger.adjacency)
         noise_std = noise_multiplier * sensitivity
-        self._charge(noise_multiplier, draw, absence=total.absence(self.ledger.adjacency))
+        event = Gaussian(noise_multiplier)
+        _check_room(total.grid_total, noise_std / total.grid_step)
+        self._charge(event, draw, absence=total.absence(self.ledger.adjacency))
         return self._noisy(total.grid_total, total.grid_step, noise_std)
 
     def release_rows(self, rows: Bounded, noise_multiplier: float, *, draw: Draw | None = None) -> Tensor:
@@ -61,14 +63,26 @@ class Door:
         if not isinstance(rows, Bounded):
             raise NotBounded("Bounded rows", f"{type(rows).__name__}", "Use clip_rows or normalise_rows.")
         noise_std = noise_multiplier * 2.0 * rows.bound * math.sqrt(max(len(rows), 1))
-        self._charge(noise_multiplier, draw, absence=1.0)
+        event = Gaussian(noise_multiplier)
+        _check_room(rows.grid_rows, noise_std / rows.grid_step)
+        self._charge(event, draw, absence=1.0)
         return self._noisy(rows.grid_rows, rows.grid_step, noise_std)
 
-    def _charge(self, noise_multiplier: float, draw: Draw | None, *, absence: float) -> None:
-        event: Event = Gaussian(noise_multiplier)
+    def _charge(self, event: Event, draw: Draw | None, *, absence: float) -> None:
         self.ledger.charge(event if draw is None else draw.price(event, absence))
 
     def _noisy(self, grid_values: Tensor, grid_step: float, noise_std: float) -> Tensor:
         noise = self.noise.normal(grid_values.numel(), grid_values.device).reshape(grid_values.shape)
         noisy = grid_values + (noise * (noise_std / grid_step)).round().to(torch.int64)
         return noisy.to(torch.float64) * grid_step
+
+
+def _check_room(grid_values: Tensor, grid_std: float) -> None:
+    """Refuses what 64-bit integers cannot hold: noise that saturates is a constant, and would release the exact sum."""
+    largest = int(grid_values.abs().max()) if grid_values.numel() else 0
+    if not (grid_std <= 2.0**50 and 0 <= largest <= 2**60):
+        raise NotBounded(
+            "values and noise that fit 64-bit sums",
+            f"noise of 2^{math.log2(grid_std):.0f} grid units, values up to 2^{math.log2(max(largest, 1)):.0f}",
+            "Use a larger epsilon or a smaller cap of images per user; nothing was released.",
+        )
