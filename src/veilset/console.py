@@ -56,24 +56,30 @@ class Show:
         if self.quiet:
             return
         if self._bar is not None:
-            if message not in self._tasks:
-                self._tasks[message] = self._bar.add_task(message, total=total, rate="")
-            task = next(t for t in self._bar.tasks if t.id == self._tasks[message])
-            rate = f"{task.speed:.0f}/s" if task.speed else ""
-            self._bar.update(self._tasks[message], completed=done, total=total, rate=rate)
+            work = _work(message)
+            if work not in self._tasks:
+                self._tasks[work] = self._bar.add_task(message, total=total, rate="")
+            task = next(t for t in self._bar.tasks if t.id == self._tasks[work])
+            rate = f"{task.speed:.3g}/s" if task.speed else ""
+            self._bar.update(task.id, description=message, completed=done, total=total, rate=rate)
         else:
             self._plain_progress(message, done, total)
 
     def _plain_progress(self, message: str, done: int, total: int) -> None:
         now = time.monotonic()
         doing, started, shown = self._plain
-        if message != doing:
-            self._plain = (message, now, 0.0)
+        if _work(message) != doing:
+            self._plain = (_work(message), now, 0.0)
             doing, started, shown = self._plain
         if done == total or now - shown > PLAIN_EVERY:
             left = (now - started) / max(done, 1) * (total - done)
             self.say(f"{message}: {done}/{total}, {now - started:.0f} s, about {left:.0f} s left")
             self._plain = (doing, started, now)
+
+
+def _work(message: str) -> str:
+    """What a message is about: the part before a colon; the rest (an epoch, say) changes as the work goes on."""
+    return message.partition(":")[0]
 
 
 def result(value: Mapping[str, Any]) -> None:

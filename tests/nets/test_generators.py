@@ -66,3 +66,10 @@ def test_every_pixel_can_be_learned() -> None:
     for name, parameter in generator.named_parameters():
         assert parameter.grad is not None, name
         assert bool(torch.isfinite(parameter.grad).all()), name
+
+
+@pytest.mark.parametrize("map_channels", [1, 4, 7, 8, 33])
+def test_any_number_of_map_channels_works(map_channels: int) -> None:
+    spec = ImageSpec(height=28, width=20, channels=3, class_names=("a", "b"))
+    generator = ConvGenerator(spec, latent_size=2, hidden_size=4, map_channels=map_channels).eval()
+    assert generator(torch.zeros(2, 2), torch.tensor([0, 1])).shape == (2, 3, 28, 20)

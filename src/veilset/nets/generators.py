@@ -31,7 +31,8 @@ class ConvGenerator(nn.Module):
             nn.Linear(hidden_size, math.prod(self.map_shape)),
             nn.BatchNorm1d(math.prod(self.map_shape)),
         )
-        widths = [max(map_channels >> level, 8) for level in range(doublings)] + [spec.channels]
+        narrower = [max(map_channels >> level, 8) for level in range(1, doublings)]
+        widths = [map_channels, *narrower, spec.channels]
         blocks: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             blocks += [nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(before, after, 5, padding=2), nn.ReLU()]

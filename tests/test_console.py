@@ -1,0 +1,57 @@
+"""What people see: lines when piped, nothing with --quiet, one JSON line on stdout."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from veilset.console import Show, result, show_error
+from veilset.errors import ConfigError
+
+
+def test_piped_progress_is_plain_lines_with_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    with Show(quiet=False) as show:
+        show.progress("reading", 1, 4)
+        show.progress("reading", 2, 4)
+        show.progress("reading", 4, 4)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("reading: 1/4")
+    assert lines[-1].startswith("reading: 4/4")
+    assert len(lines) == 2  # not one line a step
+    assert "s left" in lines[0]
+
+
+def test_changing_details_of_the_same_work_keep_its_clock(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([100.0, 110.0])
+    monkeypatch.setattr("veilset.console.time.monotonic", lambda: next(clock))
+    show = Show(quiet=False)
+    show.progress("cnn: epoch 1", 1, 2)
+    show.progress("cnn: epoch 2", 2, 2)
+    assert capsys.readouterr().err.splitlines()[-1] == "cnn: epoch 2: 2/2, 10 s, about 0 s left"
+
+
+def test_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with Show(quiet=True) as show:
+        show.say("a")
+        show.warn("b")
+        show.progress("c", 1, 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Show(quiet=False) as show:
+        for done in range(1, 4):
+            show.progress("training", done, 3)
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_the_result_is_one_json_line_and_errors_have_three_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    result({"a": [1, 2]})
+    show_error(ConfigError("x", "y", "Do z."))
+    output = capsys.readouterr()
+    assert json.loads(output.out) == {"a": [1, 2]}
+    assert output.err.splitlines() == ["ConfigError: expected x", "  found y", "  Do z."]
