@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--samples", type=int, default=10000, help="synthetic images the classifiers are trained on")
+    parser.add_argument("--samples", type=int, default=6000, help="synthetic images the classifiers are trained on")
     parser.add_argument("--steps", type=int, default=2000, help="training steps of the generator")
     options = parser.parse_args()
     shared = options.out.with_name(options.out.name + "-for-sharing")
