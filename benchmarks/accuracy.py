@@ -35,7 +35,7 @@ def main() -> None:
                 train, method=options.method, epsilon=options.epsilon, delta=options.delta, seed=seed, device=device,
                 out=Path(folder) / "run", accounting=options.accounting, **settings,
             )  # fmt: skip
-            print(f"seed {seed}: {model.claim}", flush=True)
+            print(f"seed {seed}: {model.claim.summary}", flush=True)
             synthetic = model.sample(options.number, seed=seed, device=device)
         for score in gen2real(synthetic, test, classifiers=options.classifiers, seeds=[seed], device=device):
             scores.setdefault(score.metric, []).append(score.mean)

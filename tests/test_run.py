@@ -14,9 +14,11 @@ from contract.cases import make_images, rewrite_json, tiny_plan
 
 import veilset
 from veilset.artifact import MANIFEST, update_manifest
+from veilset.card import model_card
 from veilset.data.spec import ImageSet, Source
 from veilset.errors import ArtifactError, ConfigError, LedgerError, PrivacyError, RunError, VeilsetError
 from veilset.methods.plan import Plan
+from veilset.privacy.claim import Claim
 from veilset.privacy.noise import NoiseSource
 from veilset.run import check_allowed, execute, resume
 from veilset.run_folder import RunFolder
@@ -98,7 +100,7 @@ def test_a_run_is_finished_when_its_manifest_is_there(copy_of_run: Callable[[], 
 
 
 def test_checkpoints_come_back_and_are_for_the_owner_only(plan: Plan, tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", plan)
+    folder = RunFolder.create(tmp_path / "run", plan, make_images(), None)
     assert folder.load("a") is None
     tensors = {"x": torch.arange(6.0).reshape(2, 3).t(), "n": torch.tensor(3)}
     folder.save("a", tensors)
@@ -109,14 +111,14 @@ def test_checkpoints_come_back_and_are_for_the_owner_only(plan: Plan, tmp_path: 
 
 
 def test_a_damaged_checkpoint_is_our_error(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", plan)
+    folder = RunFolder.create(tmp_path / "run", plan, make_images(), None)
     (folder.vault / "checkpoints" / "a.safetensors").write_bytes(b"nonsense")
     with pytest.raises(VeilsetError):
         folder.load("a")
 
 
 def test_the_shard_key_stays_the_same_within_a_run_and_differs_between_runs(plan: Plan, tmp_path: Path) -> None:
-    folders = [RunFolder.create(tmp_path / name, plan) for name in "ab"]
+    folders = [RunFolder.create(tmp_path / name, plan, make_images(), None) for name in "ab"]
     keys = [folder.shard_key(None) for folder in folders]
     assert [folder.shard_key(None) for folder in folders] == keys
     assert keys[0] != keys[1]
@@ -152,7 +154,7 @@ def test_resuming_with_other_images_is_refused(images: ImageSet, plan: Plan, tmp
 
 
 def test_a_damaged_plan_is_our_error(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", plan)
+    folder = RunFolder.create(tmp_path / "run", plan, make_images(), None)
     for content in ("", "{}", "[]", "null", '{"facts": 3}'):
         folder.plan_path.write_text(content)
         with pytest.raises(ConfigError, match="plan"):
@@ -240,4 +242,27 @@ def test_a_card_that_says_something_else_than_its_claim_does_not_verify(
     assert (release / "README.md").read_text() != card
     update_manifest(release)
     with pytest.raises(ArtifactError, match="card"):
+        verify(release)
+
+
+def forged(release: Path, **claim: object) -> None:
+    """Changes the claim, writes the card that goes with it, and hashes everything anew."""
+    stated = json.loads((release / "privacy.json").read_text())["claim"]
+    rewrite_json(release / "privacy.json", claim={**stated, **claim})
+    config = json.loads((release / "config.json").read_text())
+    made = Claim.from_json(json.loads((release / "privacy.json").read_text())["claim"])
+    (release / "README.md").write_text(model_card(config, made))
+    update_manifest(release)
+
+
+def test_a_forged_published_epsilon_or_a_dropped_assumption_does_not_verify(copy_of_run: Callable[[], Path]) -> None:
+    release = copy_of_run() / "release"
+    stated = json.loads((release / "privacy.json").read_text())["claim"]
+    forged(release)
+    assert verify(release)["epsilon"] == pytest.approx(5.0, rel=1e-6)
+    forged(release, published={"epsilon": 0.01, "status": "sound", "source": "me"})
+    with pytest.raises(ArtifactError, match="published"):
+        verify(release)
+    forged(release, published=None, assumptions=stated["assumptions"][1:])
+    with pytest.raises(ArtifactError, match="assumption"):
         verify(release)

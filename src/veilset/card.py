@@ -17,8 +17,7 @@ def plain_words(claim: Claim) -> list[str]:
     power = claim.attack_power(0.01) or 0.0
     sentences = [
         f"This model is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private for {change} {unit}.",
-        "Meaning: somebody who knows all other images, and who falsely accuses 1 % of the absent ones, recognises at "
-        f"most {100 * power:.3g} % of those present, whatever they do with the model.",
+        f"Meaning: {_attack(claim)} at most {100 * power:.3g} %, whatever is done with the model.",
     ]
     if claim.as_replace is not None:
         sentences.append(f"For replacing {unit} by another, the same noise gives epsilon {shown(claim.as_replace)}.")
@@ -35,6 +34,14 @@ def plain_words(claim: Claim) -> list[str]:
     return [*claim.stamps, *sentences]
 
 
+def _attack(claim: Claim) -> str:
+    if claim.adjacency is Adjacency.ADD_REMOVE:
+        return (
+            "somebody who knows all other images and falsely accuses 1 % of those absent recognises, of those present,"
+        )
+    return "somebody who knows all other images and wrongly picks 1 % of those not used recognises, of those used,"
+
+
 def model_card(config: dict[str, Any], claim: Claim) -> str:
     spec = config["spec"]
     settings = "\n".join(f"| {name} | {value} |" for name, value in config["config"].items())
@@ -44,7 +51,7 @@ def model_card(config: dict[str, Any], claim: Claim) -> str:
 
 ![samples](samples.png)
 
-`{claim}`
+`{claim.summary}`
 
 ## What this means
 {sentences}

@@ -16,7 +16,7 @@ from veilset.budget import DatasetBudget
 from veilset.card import model_card
 from veilset.data.pictures import sample_grid
 from veilset.data.spec import ImageSet
-from veilset.errors import ConfigError, PrivacyError, VeilsetError
+from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
 from veilset.methods.base import FitContext, Progress, get_method, make_config
 from veilset.methods.plan import Plan
@@ -86,8 +86,7 @@ def execute(
     noise = noise or (NoNoise() if plan.accounting == "none" else NoiseSource())
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:
-        folder = RunFolder.create(path, plan)
-        folder.remember_images(images, budget)
+        folder = RunFolder.create(path, plan, images, budget)
         ledger = PrivacyLedger.open_new(
             folder.ledger_path, planned=plan.planned, reserve=plan.reserve, adjacency=plan.facts.adjacency,
             unit=plan.facts.unit, delta=plan.delta, not_private=not_private,
@@ -116,6 +115,8 @@ def resume(
         _settle(plan, model.privacy.record, budget)
         return model
     check_allowed(plan, images, allow_published=allow_published)
+    if not folder.ledger_path.is_file():
+        raise RunError("a run with its ledger", "none", "It cannot be continued: fit again into a new folder.")
     ledger = PrivacyLedger.resume(folder.ledger_path)
     if budget is not None and plan.reservation is not None and not ledger.closed:
         budget.go_on(plan.reservation, ledger.head)
@@ -176,7 +177,7 @@ def _write(
         ledger,
         assumptions=(*get_method(plan.method).assumptions, *untracked),
         published=plan.published,
-        stamps=(f"public benchmark data ({benchmark})",) if benchmark else (),
+        stamps=_stamps(plan, benchmark),
     )
     config = {
         "veilset": veilset.__version__,
@@ -187,6 +188,8 @@ def _write(
         "accounting": plan.accounting,
         "epsilon_target": plan.epsilon_target,
         "seed": plan.seed,
+        "noise_multiplier": plan.noise_multiplier,
+        "rows_per_user": plan.facts.rows_per_user,
     }
     privacy = Privacy(claim, tuple(ledger.lines()))
     picture = Model(folder.release, get_method(plan.method), plan.facts.spec, module.cpu(), privacy)
@@ -201,6 +204,12 @@ def _write(
             "samples.png": sample_grid(shown),
         },
     )
+
+
+def _stamps(plan: Plan, benchmark: str | None) -> tuple[str, ...]:
+    if benchmark:
+        return (f"public benchmark data ({benchmark})",)
+    return ("published accounting on private data, by override",) if plan.accounting == "published" else ()
 
 
 def _first_classes(names: tuple[str, ...]) -> dict[str, float]:

@@ -33,11 +33,14 @@ class RunFolder:
         self.plan_path = self.vault / "plan.json"
 
     @classmethod
-    def create(cls, path: Path, plan: Plan) -> RunFolder:
+    def create(cls, path: Path, plan: Plan, images: ImageSet, budget: DatasetBudget | None) -> RunFolder:
         require_empty(path)
         folder = cls(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
+        # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
+        note = json.dumps(_identity(images, budget)).encode()
+        write_atomically(folder.vault / "images.json", note, mode=0o600)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
 
@@ -82,10 +85,6 @@ class RunFolder:
 
     def _checkpoint(self, name: str) -> Path:
         return self.vault / "checkpoints" / f"{name}.safetensors"
-
-    def remember_images(self, images: ImageSet, budget: DatasetBudget | None) -> None:
-        """Notes which images the run is about, so that a resume cannot go on with others at the first ones' expense."""
-        write_atomically(self.vault / "images.json", json.dumps(_identity(images, budget)).encode(), mode=0o600)
 
     def check_same_images(self, images: ImageSet, budget: DatasetBudget | None) -> None:
         known = read_json(self.vault / "images.json", "the note of this run's images")

@@ -10,9 +10,10 @@ from veilset.artifact import parse_json, read_release, write_release
 from veilset.card import model_card
 from veilset.errors import ArtifactError
 from veilset.files import require_empty
-from veilset.model import from_pretrained, release_folder
+from veilset.methods.base import PublicFacts, get_method, make_config
+from veilset.model import Model, from_pretrained, release_folder
 from veilset.privacy.accounting import price, renyi_epsilon
-from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim
+from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS
 
 
 def verify(path: Path) -> dict[str, Any]:
@@ -24,10 +25,15 @@ def verify(path: Path) -> dict[str, Any]:
     claim, record = model.claim, model.privacy.record
     stated = (claim.delta, claim.adjacency, claim.unit)
     if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) != (not record.private):
-        raise ArtifactError("a claim about its own ledger", f"{claim}", "Do not trust this release.")
-    result: dict[str, Any] = {"method": model.method, "claim": str(claim), "files": "unchanged", "ledger": "unbroken"}
+        raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
+    result: dict[str, Any] = {
+        "method": model.method,
+        "claim": claim.summary,
+        "files": "unchanged",
+        "ledger": "unbroken",
+    }
     if claim.epsilon is None:
-        _check_card(release_folder(path), claim)
+        _check_card(release_folder(path), model)
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
     exact = price(record.spent, record.delta, record.adjacency)
     second = renyi_epsilon(record.spent, record.delta, record.adjacency)
@@ -44,7 +50,7 @@ def verify(path: Path) -> dict[str, Any]:
             f"Renyi accounting below it: {second:.6g}",
             "Do not rely on either; report this as a bug.",
         )
-    _check_card(release_folder(path), claim)
+    _check_card(release_folder(path), model)
     verdict = "the stated epsilon follows from the ledger"
     return {
         **result,
@@ -55,24 +61,34 @@ def verify(path: Path) -> dict[str, Any]:
     }
 
 
-def _check_card(folder: Path, claim: Claim) -> None:
+def _check_card(folder: Path, model: Model) -> None:
     """The card is what people read: it must be the one this claim makes, with all the assumptions the kernel makes.
 
     Another version's wording is not compared.
     """
-    files = read_release(folder)
+    claim, files = model.claim, read_release(folder)
     config = parse_json(files["config.json"], "config.json")
     if config.get("veilset") != veilset.__version__:
         return
-    missing = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit]} - set(claim.assumptions)
+    method = get_method(model.method)
+    missing = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *method.assumptions} - set(claim.assumptions)
     if claim.epsilon is not None and missing:
         raise ArtifactError(
             "every assumption of the claim", f"missing: {sorted(missing)}", "Do not trust this release."
         )
     try:
         card = model_card(config, claim)
-    except (KeyError, TypeError, AttributeError) as error:
+        facts = PublicFacts(
+            spec=model.spec, declared_size=config["declared_size"], adjacency=claim.adjacency, unit=claim.unit,
+            rows_per_user=config["rows_per_user"],
+        )  # fmt: skip
+        terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
+        published = method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None
+        planned = method.events(*terms)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ArtifactError("a complete config.json", f"{error!r}", "Do not trust this release.") from error
+    if planned != model.privacy.record.planned or published != claim.published:
+        raise ArtifactError("the releases and published epsilon of this method", "others", "Do not trust this release.")
     if files.get("README.md") != card.encode():
         raise ArtifactError("the model card of this claim", "another text in README.md", "Do not trust this release.")
 

@@ -264,3 +264,21 @@ def test_help_of_every_verb_teaches() -> None:
         )
         assert "Usage" in answer.stdout
         assert len(answer.stdout) > 200
+
+
+def test_the_same_command_with_resume_is_accepted_and_other_options_are_not(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    fitted(cli, photos, tmp_path / "a")
+    same = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "a", *TINY, "--resume"]
+    assert cli(*same)[0] == 0
+    for other in (["--epsilon", "2"], ["--unit", "user"], ["--steps", "4"], ["--delta", "1e-6"]):
+        code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume", *other)
+        assert code == 2
+        assert other[0].strip("-") in err
+
+
+def test_a_cap_per_user_at_record_level_is_refused(cli: Cli, photos: Path) -> None:
+    code, _, err = cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--images-per-user", "5")
+    assert code == 2
+    assert "--unit user" in err

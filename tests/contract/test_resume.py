@@ -235,7 +235,7 @@ def test_resume_without_a_run_or_ledger_is_an_error(tmp_path: Path) -> None:
         resume(images, tmp_path / "nowhere")
     crash(images, tiny_plan(images, "dp-merf"), tmp_path / "run", 0)
     (tmp_path / "run" / "vault" / "ledger.jsonl").unlink()
-    with pytest.raises(LedgerError):
+    with pytest.raises(RunError, match="ledger"):
         resume(images, tmp_path / "run")
 
 

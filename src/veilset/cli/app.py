@@ -37,6 +37,7 @@ from veilset.cli.options import (
     Split,
     Strict,
     UnitOf,
+    check_agrees,
     method_options,
     parse_mix,
     parse_names,
@@ -127,9 +128,9 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
     show.say(f"epsilon       {target}, delta {made.delta:g}, {facts.adjacency} of one {facts.unit}")
     if made.published is not None:
         show.say(f"published     epsilon {made.published.epsilon:.4g}, status {made.published.status}")
-    show.say(
-        f"noise         multiplier {made.noise_multiplier:.4g}, signal / noise {made.forecast.signal_to_noise:.2g}"
-    )
+    strength = made.forecast.signal_to_noise
+    noise = "none" if made.not_private else f"multiplier {made.noise_multiplier:.4g}, signal / noise {strength:.2g}"
+    show.say(f"noise         {noise}")
     show.say(f"released      {made.forecast.released}")
     names = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
     show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")
@@ -157,8 +158,9 @@ def fit(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`."""
-    if (plan or resume) and (method or epsilon is not None or context.args):
-        raise ConfigError("either a plan or a run to resume, or options to plan with", "both", "Drop one of them.")
+    stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
+    if stored is not None:
+        check_agrees(stored, context)
     with Show(quiet) as show, _resumable():
         images = read_images(
             source, show, size=size, class_names=class_names, fit=fit, color=color, split=split, strict=strict,
@@ -169,14 +171,14 @@ def fit(
         if resume:
             model = run.resume(images, out, **common)
         else:
-            chosen = Plan.load(plan) if plan else api.plan_for(
+            chosen = stored or api.plan_for(
                 images, method=_required(method), epsilon=epsilon, declared_size=declared_size, delta=delta,
                 adjacency=adjacency, unit=unit, images_per_user=images_per_user, accounting=accounting, seed=seed,
                 **method_options(context),
             )  # fmt: skip
             describe(chosen, show, declared=declared_size is not None or plan is not None)
             model = run.execute(images, chosen, out, **common)
-    show.say(f"{model.claim}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
+    show.say(f"{model.claim.summary}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
     result({"run": str(out), "method": model.method, "claim": model.claim.to_json()})
 
 
@@ -200,8 +202,8 @@ def sample(
             write_npz(images, out)
         else:
             write_folder(images, out, progress=lambda done, total: show.progress("writing", done, total))
-    show.say(f"wrote {number} images to {out}")
-    result({"out": str(out), "number": number, "claim": str(model.claim)})
+    show.say(f"wrote {number} images to {out}\n{model.claim.summary}")
+    result({"out": str(out), "number": number, "claim": model.claim.summary})
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,8 @@ import typer
 from veilset.console import Show
 from veilset.data import KNOWN_NAMES, ImageSet, load
 from veilset.errors import ConfigError
-from veilset.methods.plan import Accounting
+from veilset.methods.base import get_method, make_config
+from veilset.methods.plan import Accounting, Plan
 
 METHOD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of commands that also take a method's own options."""
@@ -83,6 +85,25 @@ def parse_mix(text: str | None) -> dict[str, float] | None:
         return {name: float(share) for name, share in (part.rsplit("=", 1) for part in text.split(","))}
     except ValueError as error:
         raise ConfigError("--mix like cat=3,dog=1", f"{text!r}", "Give a number for each class.") from error
+
+
+def check_agrees(plan: Plan, context: typer.Context) -> None:
+    """Refuses options typed beside a stored plan that say something else: a plan is run as it was made."""
+    facts = plan.facts
+    stored = {
+        "method": plan.method, "epsilon": plan.epsilon_target, "delta": plan.delta, "accounting": plan.accounting,
+        "adjacency": facts.adjacency, "unit": facts.unit, "images_per_user": facts.rows_per_user, "seed": plan.seed,
+        "declared_size": facts.declared_size,
+    }  # fmt: skip
+    typed = [name for name in stored if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    other = [name for name in typed if context.params[name] != stored[name]]
+    options = method_options(context)
+    config = asdict(make_config(get_method(plan.method), options))
+    other += [name for name in options if config[name] != plan.config[name]]
+    if other:
+        raise ConfigError(
+            "the options the plan was made with", f"other values for {', '.join(other)}", "Drop them, or plan anew."
+        )
 
 
 def method_options(context: typer.Context) -> dict[str, str]:

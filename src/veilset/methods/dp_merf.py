@@ -117,7 +117,8 @@ class DpMerf:
         return NOTHING
 
     def published_config(self, config: DpMerfConfig) -> DpMerfConfig:
-        return replace(config, total_weight=0.0)  # the paper takes N as public
+        steps = 3000 if config.steps == DpMerfConfig().steps else config.steps
+        return replace(config, total_weight=0.0, steps=steps)  # the paper takes N as public
 
     def published_noise(self, config: DpMerfConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
         return calibrate_classic_gaussian(epsilon, delta)
@@ -131,6 +132,8 @@ class DpMerf:
     def forecast(self, config: DpMerfConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         row_bound = math.hypot(1.0, config.total_weight) * (facts.rows_per_user or 1)
         sensitivity = row_bound * (2 if facts.adjacency is Adjacency.REPLACE else 1)
+        change = "replacing" if facts.adjacency is Adjacency.REPLACE else "adding or removing"
+        count = " and a count" if config.total_weight else ""
         per_class = facts.declared_size / facts.spec.num_classes
         # Mean embeddings of natural image classes have a length of about one half at this kernel width.
         signal, noise = per_class / 2, noise_multiplier * sensitivity * math.sqrt(2 * config.frequencies)
@@ -143,8 +146,8 @@ class DpMerf:
             signal_to_noise=signal / noise,
             seconds=5 + 2 * work / 2e10,
             megabytes=(facts.declared_size * facts.spec.num_values + 64 * 500 * config.frequencies) / 1e6 + 300,
-            released=f"one noisy sum of {2 * config.frequencies} bounded features and a count for each class; adding "
-            f"or removing one unit moves it by at most {row_bound:.4g}",
+            released=f"one noisy sum of {2 * config.frequencies} bounded features{count} for each class; {change} one "
+            f"{facts.unit} moves it by at most {sensitivity:.4g}",
         )
 
     def build(self, config: DpMerfConfig, spec: ImageSpec) -> ConvGenerator:

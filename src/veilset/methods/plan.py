@@ -107,10 +107,10 @@ def make_plan(
         choices = get_args(Accounting)
         raise ConfigError(f"accounting {', '.join(choices)}", f"{accounting!r}", nearest(accounting, choices))
     _check_sizes(facts, delta)
-    config = make_config(method, settings or {})
+    config, given = make_config(method, settings or {}), facts.adjacency
     if accounting == "published":
         config = method.published_config(config)
-        facts = _with_adjacency(facts, method.published_adjacency)
+        facts = replace(facts, adjacency=method.published_adjacency)
     multiplier = _noise_multiplier(method, config, facts, epsilon, delta, accounting)
     planned, reserve = method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)
     forecast = method.forecast(config, facts, multiplier)
@@ -129,13 +129,8 @@ def make_plan(
         published=method.published_claim(config, facts, multiplier, delta) if accounting == "published" else None,
         forecast=forecast,
         seed=seed,
-        warnings=_warnings(facts, delta, forecast, accounting),
+        warnings=_warnings(facts, delta, forecast, accounting, given),
     )
-
-
-def _with_adjacency(facts: PublicFacts, adjacency: Adjacency) -> PublicFacts:
-    """The paper's own neighbouring relation, which its published epsilon is about."""
-    return replace(facts, adjacency=adjacency)
 
 
 def _check_sizes(facts: PublicFacts, delta: float) -> None:
@@ -153,6 +148,10 @@ def _check_sizes(facts: PublicFacts, delta: float) -> None:
             f"at most {MAX_ROWS_PER_USER} images per user",
             f"{facts.rows_per_user}",
             "Noise grows with this cap: lower it.",
+        )
+    if facts.unit is Unit.RECORD and facts.rows_per_user is not None:
+        raise ConfigError(
+            "a cap of images per user only at user level", "unit record", "Add --unit user, or drop the cap."
         )
     if facts.unit is Unit.USER and not (isinstance(facts.rows_per_user, int) and facts.rows_per_user >= 1):
         raise ConfigError(
@@ -177,8 +176,12 @@ def _noise_multiplier(
     return calibrate(everything, epsilon, delta, facts.adjacency)
 
 
-def _warnings(facts: PublicFacts, delta: float, forecast: Forecast, accounting: Accounting) -> tuple[str, ...]:
+def _warnings(
+    facts: PublicFacts, delta: float, forecast: Forecast, accounting: Accounting, given: Adjacency
+) -> tuple[str, ...]:
     warnings = []
+    if facts.adjacency is not given:
+        warnings.append(f"the published epsilon is about {facts.adjacency}, so the plan is too, instead of {given}.")
     if delta * facts.declared_size > 0.1:
         warnings.append(
             f"delta x declared size is {delta * facts.declared_size:.2g}: delta should be well below 1 / number of "

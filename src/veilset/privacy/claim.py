@@ -100,7 +100,9 @@ class Claim:
         if terms[0] != terms[1]:
             raise MixedAdjacency(f"{terms[0]}", f"{terms[1]}", "Compare claims of the same adjacency, unit and delta.")
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """The claim in one line, without its assumptions."""
         proven = "none" if self.epsilon is None else shown(self.epsilon)
         parts = [
             f"eps_proven={proven} delta={self.delta:g} adjacency={self.adjacency} unit={self.unit}",
@@ -109,6 +111,9 @@ class Claim:
         if self.published:
             parts.append(f"eps_as_published={self.published.epsilon:.4g} (status: {self.published.status})")
         return " | ".join([*self.stamps, *parts])
+
+    def __str__(self) -> str:
+        return "\n  assuming ".join([self.summary, *self.assumptions])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
