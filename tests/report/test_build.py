@@ -8,8 +8,9 @@ import pytest
 
 from veilset.artifact import read_release
 from veilset.errors import ArtifactError, MissingExtra, RunError
+from veilset.evaluate.scores import Score
 from veilset.report import write_reports
-from veilset.report.build import TEMPLATES
+from veilset.report.pages import TEMPLATES
 from veilset.run_folder import RunFolder
 from veilset.sharing import export, verify
 
@@ -224,3 +225,28 @@ def test_without_jinja2_the_error_names_the_extra(copy_of, monkeypatch):
     with pytest.raises(MissingExtra, match=r"veilset\[report\]"):
         write_reports(run)
     assert not (run.release / "report.html").exists()
+
+
+def test_a_confusion_matrix_and_its_extractor_are_shown_where_their_score_may_be_seen(copy_of):
+    table = [[7, 2, 1], [0, 10, 0], [0, 1, 999]]
+    extractor = {"name": "fid-inception-2015", "hash": "ab" * 32}
+    scores = tuple(
+        Score.over_seeds(
+            metric, [0.5], touched_private_data=private, details={"confusion": table, "extractor": extractor}
+        )
+        for metric, private in (("gen2real/cnn", False), ("gen2real/mlp", True))
+    )
+    public, owner = map(text_of, write_reports(copy_of(scores=scores)))
+    assert (public.count('class="confusion"'), owner.count('class="confusion"')) == (1, 2)
+    assert (public.count("fid-inception-2015 abababababab"), owner.count("fid-inception-2015 abababababab")) == (1, 2)
+    assert '<td class="hit" style="--share: 0.7">70</td>' in owner
+    assert '<td style="--share: 0.001">&lt;1</td>' in owner
+    assert '<td style="--share: 0.0">·</td>' in owner
+    assert Tags(owner).open == []
+
+
+def test_notes_of_a_score_are_on_the_owners_page_only(copy_of):
+    score = Score.over_seeds("fid", [61.2], touched_private_data=False, details={"notes": ["137 images are few"]})
+    public, owner = map(text_of, write_reports(copy_of(scores=(score,))))
+    assert "fid: 137 images are few" in owner
+    assert "137 images are few" not in public

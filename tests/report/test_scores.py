@@ -2,7 +2,7 @@ import pytest
 
 from veilset.data.spec import ImageSpec
 from veilset.evaluate.scores import Score
-from veilset.report.scores import score_content
+from veilset.report.scores import column_name, score_content
 
 SPEC = ImageSpec(height=8, width=8, channels=1, class_names=("cat", "dog"))
 
@@ -18,8 +18,61 @@ def test_accuracies_are_shown_in_per_cent_with_their_spread():
 
 
 def test_other_metrics_are_shown_as_they_are():
-    shown = score("fid", (61.234,))
+    shown = score("novelty", (61.234,))
     assert (shown["value"], shown["spread"], shown["meaning"]) == ("61.23", "one seed", "")
+
+
+@pytest.mark.parametrize("metric", ["fid", "kid", "is", "precision", "recall", "density", "coverage"])
+def test_a_known_metric_says_which_way_is_better(metric):
+    assert "is better" in score(metric, (0.5,))["meaning"]
+
+
+HASH = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"extractor": {"name": "inception-2015", "sha256": HASH}},
+        {"extractor": "inception-2015", "extractor_sha256": HASH},
+        {"extractor": "inception-2015", "extractor_hash": HASH},
+    ],
+)
+def test_the_extractor_is_named_with_its_hash(details):
+    assert score("fid", (61.2,), **details)["extractor"] == f"inception-2015 {HASH[:12]}"
+
+
+@pytest.mark.parametrize(
+    "extractor", [None, 5, "/home/ann/private.pt", ["x"], {"name": "a/b", "sha256": "/etc"}, "<b>"]
+)
+def test_an_extractor_that_could_name_a_path_is_not_shown(extractor):
+    assert score("fid", (61.2,), extractor=extractor)["extractor"] == ""
+
+
+def test_values_of_different_extractors_or_protocols_get_different_columns():
+    def column(**details):
+        return column_name(Score.over_seeds("fid", [1.0], touched_private_data=False, details=details))
+
+    names = {
+        column(),
+        column(extractor={"name": "inception-2015", "sha256": HASH}),
+        column(extractor={"name": "inception-2015", "sha256": HASH[::-1]}),
+        column(preset="gs-wgan"),
+    }
+    assert len(names) == 4
+
+
+def test_confusion_is_shown_in_shares_of_the_true_class():
+    rows = score(confusion=[[3, 1], [0, 0]])["confusion"]
+    assert rows == [{"name": "cat", "shares": [0.75, 0.25]}, {"name": "dog", "shares": [0.0, 0.0]}]
+
+
+@pytest.mark.parametrize(
+    "confusion",
+    [None, 5, [], [[1, 2]], [[1, 2], [3]], [[1, -1], [0, 1]], [[1, float("nan")], [0, 1]], [["x", 1], [1, 1]]],
+)
+def test_what_is_no_confusion_matrix_of_these_classes_is_not_shown(confusion):
+    assert score(confusion=confusion)["confusion"] == []
 
 
 def test_bars_follow_the_order_of_the_classes():

@@ -14,6 +14,8 @@ import typer
 from veilset import api, run, sharing
 from veilset.budget import DatasetBudget
 from veilset.cli import budget
+from veilset.cli.compare import compare
+from veilset.cli.evaluate import evaluate, weights
 from veilset.cli.options import (
     METHOD_OPTIONS,
     AccountingOf,
@@ -53,7 +55,6 @@ from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
 from veilset.run_folder import RunFolder
-from veilset.scoring import score_run
 
 app = typer.Typer(
     help="Turn a sensitive, labelled image collection into a synthetic one that may be shared.",
@@ -63,6 +64,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(budget.app, name="budget")
+app.command()(evaluate)
+app.command()(weights)
+app.command()(compare)
 
 
 @app.command()
@@ -204,33 +208,6 @@ def sample(
             write_folder(images, out, progress=lambda done, total: show.progress("writing", done, total))
     show.say(f"wrote {number} images to {out}\n{model.claim.summary}")
     result({"out": str(out), "number": number, "claim": model.claim.summary})
-
-
-@app.command()
-def evaluate(
-    source: Run,
-    test: Annotated[str, typer.Option(help="Real test images the model never saw: folder, npz, or a known name.")],
-    number: Annotated[int, typer.Option("--number", "-n", help="Synthetic images to train classifiers on.")] = 60000,
-    classifiers: Annotated[str, typer.Option(help="Comma-separated: cnn, mlp.")] = "cnn,mlp",
-    seeds: Annotated[int, typer.Option(help="How many seeds; mean and sd are over them.")] = 1,
-    size: Size = None, fit: Fit = None, color: Color = None, split: Split = "test", benchmark: Benchmark = None,
-    device: Device = "auto", quiet: Quiet = False,
-) -> None:  # fmt: skip
-    """Train classifiers on synthetic images and test them on real ones (gen2real).
-
-    The scores are computed from real images without noise: they go to the owner's vault, not into the release.
-    """
-    with Show(quiet) as show:
-        real = read_images(test, show, size=size, fit=fit, color=color, split=split, strict=False, benchmark=benchmark)
-        scores = score_run(
-            RunFolder.open(source), real, number=number, classifiers=classifiers.split(","),
-            seeds=range(seeds), device=api.pick_device(device), progress=show.progress,
-        )  # fmt: skip
-    for score in scores:
-        spread = "" if score.sd is None else f" +- {score.sd:.4f}"
-        note = ", touched private data: do not publish" if score.touched_private_data else ", public benchmark"
-        show.say(f"{score.metric:16} {score.mean:.4f}{spread} (n = {score.n}{note})")
-    result({"scores": [score.to_json() for score in scores]})
 
 
 @app.command()

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from veilset.artifact import MANIFEST, parse_json, read_release, update_manifest
-from veilset.errors import ArtifactError, MissingExtra, RunError
+from veilset.errors import ArtifactError, RunError
 from veilset.evaluate.scores import Score
 from veilset.files import read_json, write_atomically
 from veilset.model import from_pretrained
 from veilset.report.content import page_content
+from veilset.report.pages import render
 from veilset.report.vault import owner_content, read_scores
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 
 REPORT = "report.html"
-TEMPLATES = Path(__file__).parent
+PAGE = "page.html"
 
 
 def write_reports(run: RunFolder) -> tuple[Path, Path | None]:
@@ -36,11 +37,11 @@ def write_reports(run: RunFolder) -> tuple[Path, Path | None]:
     checked = _verified(run)
     in_vault = run.vault.is_dir()
     scores = read_scores(run.vault) if in_vault else []
-    public = _render(_release_content(run, [score for score in scores if not score.touched_private_data], checked))
+    public = render(PAGE, _release_content(run, [score for score in scores if not score.touched_private_data], checked))
     owner = None
     if in_vault:
         content = _release_content(run, scores, checked)
-        owner = _render({**content, "owner": asdict(owner_content(run, scores))})
+        owner = render(PAGE, {**content, "owner": asdict(owner_content(run, scores))})
     # Both pages are complete before either is written: an error leaves the reports as they were.
     write_atomically(run.release / REPORT, public)
     update_manifest(run.release)
@@ -93,19 +94,3 @@ def _release_content(run: RunFolder, scores: list[Score], checked: dict[str, Any
         scores=scores,
         renyi=checked.get("epsilon_renyi"),
     )
-
-
-def _render(content: dict[str, Any]) -> bytes:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtra("jinja2", "report", "the HTML report") from error
-    # Class names and the like come from files of strangers: everything is escaped, and a misspelt name is an error.
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html").render(content).encode(errors="replace")

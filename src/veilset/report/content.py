@@ -65,7 +65,7 @@ def page_content(
         "accounting": _accounting(claim, record, renyi),
         "not_private": record.not_private,
         "settings": _settings(config, spec),
-        "options": [[name, str(value)] for name, value in _flattened(config["config"])],
+        "options": [[name, str(value)] for name, value in flattened(config["config"])],
         "class_names": list(spec.class_names),
     }
 
@@ -164,9 +164,10 @@ def _settings(config: dict[str, Any], spec: ImageSpec) -> list[list[str]]:
     ]
 
 
-def _flattened(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values of nested settings, as `outer.inner`."""
     for name, inner in value.items():
         if isinstance(inner, dict):
-            yield from _flattened(inner, f"{prefix}{name}.")
+            yield from flattened(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", inner

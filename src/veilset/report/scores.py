@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from veilset.data.spec import ImageSpec
@@ -11,26 +12,76 @@ from veilset.evaluate.scores import Score
 MEANING = {
     "gen2real": "accuracy on real images of a classifier that saw synthetic ones only",
     "real2gen": "accuracy on synthetic images of a classifier that saw real ones only",
+    "real2real": "accuracy on real images of a classifier that saw real ones: what there is to reach",
 }
 """Metrics that are accuracies, shown in per cent; all others are shown as they are."""
+OTHER_MEANING = {
+    "fid": "Fréchet distance of synthetic and real features; lower is better, 0 is equal statistics",
+    "kid": "kernel distance of synthetic and real features; lower is better, about 0 is equal statistics",
+    "is": "inception score: sure and varied classes; higher is better",
+    "precision": "share of synthetic images near a real one; higher is better, 1 is best",
+    "recall": "share of real images near a synthetic one; higher is better, 1 is best",
+    "density": "how many real neighbourhoods a synthetic image lies in; higher is better, 1 is like real images",
+    "duplicates": "share of synthetic images that repeat another one; lower is better",
+    "nearest-real": "mean pixel distance of a synthetic image to the nearest real one; 0 is a copy",
+    "coverage": "share of real images with a synthetic one nearby; higher is better, 1 is best",
+}
+MAX_CONFUSED = 30
+"""Above this many classes a confusion table is wider than a page."""
+_HASH_KEYS = ("sha256", "hash")
 
 
 def score_content(score: Score, spec: ImageSpec) -> dict[str, Any]:
     """What both pages show of a score. Only declared class names get a bar."""
     family, _, variant = score.metric.partition("/")
+    meaning = MEANING.get(family) or OTHER_MEANING.get(family, "")
     return {
         "metric": score.metric,
-        "meaning": f"{MEANING[family]}{f' ({variant})' if variant else ''}" if family in MEANING else "",
-        "value": _value(score.mean, family),
-        "spread": "one seed" if score.sd is None else f"± {_value(score.sd, family)} over {score.n} seeds",
+        "meaning": f"{meaning}{f' ({variant})' if variant else ''}" if meaning else "",
+        "value": value_text(score.mean, score.metric),
+        "spread": "one seed" if score.sd is None else f"± {value_text(score.sd, score.metric)} over {score.n} seeds",
         "private": score.touched_private_data,
+        "extractor": extractor_text(score.details),
         "bars": _bars(score.details.get("per_class"), spec),
         "chance": f"{100 / spec.num_classes:.2f}",
+        "short_names": max(map(len, spec.class_names)) <= 3,
+        "confusion": _confusion(score.details.get("confusion"), spec),
     }
 
 
-def _value(number: float, family: str) -> str:
-    return f"{100 * number:.2f} %" if family in MEANING else f"{number:.4g}"
+def value_text(number: float, metric: str) -> str:
+    """
+    >>> value_text(0.8603, "gen2real/cnn"), value_text(61.3412, "fid")
+    ('86.03 %', '61.34')
+    """
+    return f"{100 * number:.2f} %" if metric.partition("/")[0] in MEANING else f"{number:.4g}"
+
+
+def column_name(score: Score) -> str:
+    """What must agree before two values may stand in one column: metric, protocol, extractor and numbers of images."""
+    protocols = [score.details.get(key) for key in ("preset", "protocol")]
+    notes = [_plain(text) for text in protocols if isinstance(text, str)]
+    if extractor := extractor_text(score.details):
+        numbers = [score.details.get(key) for key in ("num_synthetic", "num_real")]
+        known = [f"{number:,}" for number in numbers if isinstance(number, int)]
+        notes += [extractor, f"{' and '.join(known)} images" if known else ""]
+    kept = ", ".join(note for note in notes if note)
+    return f"{score.metric} ({kept})" if kept else score.metric
+
+
+def extractor_text(details: dict[str, Any]) -> str:
+    """Name and hash of the network whose features were compared; values mean nothing across different ones."""
+    extractor = details.get("extractor")
+    fields = extractor if isinstance(extractor, dict) else {}
+    name = _plain(fields.get("name", extractor))
+    keys = [fields.get(key) for key in _HASH_KEYS] + [details.get(f"extractor_{key}") for key in _HASH_KEYS]
+    digest = next((key for key in keys if isinstance(key, str) and re.fullmatch(r"[0-9a-f]{8,128}", key)), "")
+    return f"{name} {digest[:12]}".strip()
+
+
+def _plain(text: Any) -> str:
+    """A short name, or nothing: what looks like a path could name a folder of the owner."""
+    return text if isinstance(text, str) and re.fullmatch(r"[\w .,:()+-]{1,80}", text) else ""
 
 
 def _bars(per_class: Any, spec: ImageSpec) -> list[dict[str, str]]:
@@ -41,6 +92,27 @@ def _bars(per_class: Any, spec: ImageSpec) -> list[dict[str, str]]:
     return [{"name": name, "percent": f"{100 * share:.1f}"} for name, share in shares]
 
 
-def _is_share(value: Any) -> bool:
+def _confusion(counts: Any, spec: ImageSpec) -> list[dict[str, Any]]:
+    """Rows of the confusion table, each true class divided by its sum; empty for what is no such table."""
+    size = spec.num_classes
+    square = isinstance(counts, list) and len(counts) == size and all(_is_row(row, size) for row in counts)
+    if not square or size > MAX_CONFUSED:
+        return []
+    totals = [sum(row) or 1 for row in counts]
+    return [
+        {"name": name, "shares": [round(value / total, 4) for value in row]}
+        for name, row, total in zip(spec.class_names, counts, totals, strict=True)
+    ]
+
+
+def _is_row(row: Any, size: int) -> bool:
+    return isinstance(row, list) and len(row) == size and all(_is_count(value) for value in row)
+
+
+def _is_count(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and 0 <= value <= 1
+    return is_number and math.isfinite(value) and value >= 0
+
+
+def _is_share(value: Any) -> bool:
+    return _is_count(value) and value <= 1

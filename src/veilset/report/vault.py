@@ -35,7 +35,7 @@ class OwnerContent:
 
 def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
     plan = Plan.load(run.plan_path) if run.plan_path.is_file() else None
-    lines, unreadable = _read_log(run.vault / "log.jsonl")
+    lines, unreadable = read_log(run.vault / "log.jsonl")
     lines = [line for line in lines if line.get("event") != PROGRESS]
     return OwnerContent(
         folder=str(run.path.resolve()),
@@ -43,7 +43,10 @@ def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
         plan_warnings=list(plan.warnings) if plan is not None else [],
         data_warnings=_distinct(text for line in lines for text in _texts(line.get("warnings"))),
         score_warnings=[
-            f"{score.metric}: {text}" for score in scores for text in _texts(score.details.get("warnings"))
+            f"{score.metric}: {text}"
+            for score in scores
+            for key in ("warnings", "notes")
+            for text in _texts(score.details.get(key))
         ],
         seconds=_seconds(lines, scores),
         log=[_log_row(line) for line in lines[-LOG_LINES:]],
@@ -72,7 +75,7 @@ def read_scores(vault: Path) -> list[Score]:
         ) from error
 
 
-def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
+def read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The lines that can be read, and how many cannot: a crash may tear the last one, which is no reason to stop."""
     if not path.is_file():
         return [], 0
@@ -87,6 +90,31 @@ def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
         else:
             unreadable += 1
     return lines, unreadable
+
+
+def training_cost(lines: Sequence[dict[str, Any]]) -> tuple[float | None, str | None]:
+    """Seconds and device of a fit from its log, over all its sittings.
+
+    A sitting that was killed has no last line with its seconds: it counts from its first line to its last one.
+    """
+    sittings: list[list[dict[str, Any]]] = []
+    for line in lines:
+        if line.get("event") == "started":
+            sittings.append([])
+        if sittings:
+            sittings[-1].append(line)
+    devices = dict.fromkeys(str(sitting[0].get("device", "unknown")) for sitting in sittings)
+    if not sittings:
+        return None, None
+    return round(sum(_sitting_seconds(sitting) for sitting in sittings), 3), ", ".join(devices)
+
+
+def _sitting_seconds(lines: Sequence[dict[str, Any]]) -> float:
+    for line in lines:
+        if line.get("event") == "finished" and isinstance(line.get("seconds"), int | float):
+            return float(line["seconds"])
+    times = [line["time"] for line in lines if isinstance(line.get("time"), int | float)]
+    return max(times) - min(times) if times else 0.0
 
 
 def _log_row(line: dict[str, Any]) -> dict[str, str]:

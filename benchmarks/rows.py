@@ -1,0 +1,122 @@
+"""What to measure: rows of a suite file, or one row from the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import shlex
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from veilset.errors import ConfigError
+from veilset.methods.base import get_method, make_config
+
+MANY = ("method", "dataset", "epsilon")
+"""Fields of a suite row that may be lists: every combination is a row of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Some metrics of one method with one setting on one data set. Every seed is a fit of its own."""
+
+    method: str
+    dataset: str
+    metrics: tuple[str, ...]
+    epsilon: float | None = None
+    delta: float = 1e-5
+    adjacency: str = "add-remove"
+    unit: str = "record"
+    images_per_user: int | None = None
+    accounting: str = "proven"
+    settings: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    number: int = 60000
+    """Synthetic images that are judged."""
+    extractor: str = "auto"
+    """Of metrics that compare features."""
+
+    def __post_init__(self) -> None:
+        for name in ("metrics", "seeds"):
+            values = tuple(getattr(self, name))
+            if not values or len(set(values)) != len(values):
+                raise ConfigError(f"{name}, none of them twice", f"{list(values)}", "Correct the row.")
+            object.__setattr__(self, name, values)
+        if (self.epsilon is None) != (self.accounting == "none"):
+            raise ConfigError("an epsilon exactly with accounting", f"{self.epsilon}", "Correct the row.")
+        if self.epsilon is not None:
+            object.__setattr__(self, "epsilon", float(self.epsilon))
+        # A misspelt or mistyped option stops a suite before its first fit, not in the middle of the night.
+        config = make_config(get_method(self.method), self.settings)
+        object.__setattr__(self, "settings", {name: getattr(config, name) for name in self.settings})
+
+    @property
+    def command(self) -> str:
+        """What makes this row again, alone."""
+        words = ["python", "benchmarks/run.py", "--method", self.method, "--dataset", self.dataset]
+        words += [] if self.epsilon is None else ["--epsilon", f"{self.epsilon:.10g}"]
+        default = {item.name: item.default for item in fields(self)}
+        for name in ("delta", "adjacency", "unit", "images_per_user", "accounting", "number", "extractor"):
+            if getattr(self, name) != default[name]:
+                words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        words += ["--seeds", *map(str, self.seeds), "--metrics", *self.metrics]
+        words += ["--set", *(f"{name}={value}" for name, value in self.settings.items())] if self.settings else []
+        return shlex.join(words)
+
+    @property
+    def recorded_settings(self) -> dict[str, Any]:
+        """Options of the method, and the cap of images per user where there is one."""
+        return (
+            self.settings
+            if self.images_per_user is None
+            else {**self.settings, "images_per_user": self.images_per_user}
+        )
+
+    def same_figure(self, line: dict[str, Any], metric: str, protocol: str) -> bool:
+        """Whether a line of results is this row's figure for `metric`."""
+        settings = self.recorded_settings
+        mine = (self.method, self.dataset, self.accounting, self.epsilon, self.delta, self.unit, settings)
+        keys = ("method", "dataset", "accounting", "epsilon_target", "delta", "unit", "settings")
+        # A published epsilon is about the paper's own neighbours, whatever the row says.
+        adjacent = self.accounting == "published" or line.get("adjacency") == self.adjacency
+        same = all(line.get(key) == value for key, value in zip(keys, mine, strict=True))
+        return same and adjacent and (line.get("metric"), line.get("protocol")) == (metric, protocol)
+
+    def fingerprint(self, *context: str) -> str:
+        """Name of this row's unfinished seeds; `context` is what they must not be mixed over, such as the commit."""
+        value = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "seeds"}
+        return hashlib.sha256(json.dumps([value, context], sort_keys=True).encode()).hexdigest()[:16]
+
+    def only(self, metrics: list[str]) -> Row:
+        return replace(self, metrics=tuple(metrics))
+
+
+def read_suite(path: Path) -> list[Row]:
+    """The rows of a TOML or JSON file: `defaults` for all, `rows` with lists of methods, data sets or epsilons.
+
+    Raises: ConfigError for a file that cannot be read or a row that cannot be run.
+    """
+    try:
+        text = path.read_text()
+        value = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        rows = [{**value.get("defaults", {}), **row} for row in value["rows"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"a suite in {path}", f"{error!r}", "See benchmarks/suites/foundation.toml.") from error
+    return [made for row in rows for made in _combinations(row)]
+
+
+def _combinations(row: dict[str, Any]) -> list[Row]:
+    unknown = sorted(set(row) - {item.name for item in fields(Row)})
+    if unknown or not {"method", "dataset", "metrics"} <= set(row):
+        wanted = ", ".join(item.name for item in fields(Row))
+        raise ConfigError(
+            f"rows with method, dataset, metrics and of {wanted}", f"{unknown or row}", "Correct the row."
+        )
+    lists = [[(name, value) for value in _as_list(row[name])] for name in MANY if name in row]
+    return [Row(**{**row, **dict(chosen)}) for chosen in itertools.product(*lists)]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,177 @@
+"""Runs rows of (method, data set, epsilon, ...) and adds their figures to results.jsonl.
+
+    python benchmarks/run.py --suite benchmarks/suites/foundation.toml
+    python benchmarks/run.py --method dp-merf --dataset mnist --epsilon 1 --seeds 0 1 2 --metrics gen2real/cnn
+
+Every seed is a fit of its own with fresh privacy noise (which no seed controls) and its own weights and classifiers.
+Rows that results.jsonl already has with as many seeds are skipped. Each finished seed is kept in benchmarks/.partial
+until its row is done: a run that was killed goes on where it was, for the same commit and device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import results
+import torch
+from measure import Images, check_metrics, measure, protocol
+from rows import Row, read_suite
+
+import veilset
+from veilset.api import pick_device
+from veilset.errors import VeilsetError
+from veilset.files import read_json, write_atomically
+
+PARTIAL = Path(__file__).parent / ".partial"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where figures go, and on what machine and code they are made."""
+
+    results: Path
+    partial: Path
+    device: torch.device
+    commit: str
+    again: bool = False
+
+    @property
+    def device_name(self) -> str:
+        return results.device_name(self.device)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Exit status 1 if a row failed; the others are run all the same."""
+    options = parse(words)
+    try:
+        rows = read_suite(options.suite) if options.suite else [row_from(options)]
+        for row in rows:
+            check_metrics(row.metrics)
+        device = pick_device(options.device)
+    except VeilsetError as error:
+        print(error, file=sys.stderr)
+        return 2
+    bench = Bench(
+        options.results, options.partial, device, options.commit or results.current_commit(), options.again
+    )  # fmt: skip
+    failed = 0
+    for number, row in enumerate(rows, start=1):
+        print(f"row {number} of {len(rows)}: {row.command}", flush=True)
+        try:
+            run_row(row, bench)
+        except (VeilsetError, RuntimeError) as error:  # torch raises RuntimeError, for example without memory
+            failed += 1
+            print(f"row {number} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+def run_row(row: Row, bench: Bench) -> None:
+    """Measures what is missing of a row and adds a line for each metric."""
+    protocols = {metric: protocol(metric, row.number, row.extractor, bench.device) for metric in row.metrics}
+    missing = [metric for metric in row.metrics if bench.again or not recorded(row, metric, protocols[metric], bench)]
+    if not missing:
+        print("already measured", flush=True)
+        return
+    row = row.only(missing)
+    folder = bench.partial / row.fingerprint(bench.commit, bench.device_name)
+    seeds = [finished_seed(row, seed, folder, bench) for seed in row.seeds]
+    for metric in row.metrics:
+        results.append(
+            bench.results, method=row.method, dataset=row.dataset, accounting=row.accounting,
+            claim=seeds[-1]["claim"], epsilon_target=row.epsilon, protocol=protocols[metric],
+            settings=row.recorded_settings,
+            metric=metric, values=[seed["values"][metric] for seed in seeds], seeds=row.seeds,
+            seconds=sum(seed["fit_seconds"] + seed["seconds"][metric] for seed in seeds), device=bench.device_name,
+            commit=bench.commit, command=row.only([metric]).command,
+        )  # fmt: skip
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def recorded(row: Row, metric: str, words: str, bench: Bench) -> bool:
+    lines = results.read(bench.results)
+    return any(row.same_figure(line, metric, words) and line["n"] >= len(row.seeds) for line in lines)
+
+
+def finished_seed(row: Row, seed: int, folder: Path, bench: Bench) -> dict[str, Any]:
+    """The values of one seed: from an earlier, killed run where there are any, else measured now."""
+    path = folder / f"{seed}.json"
+    if path.is_file():
+        print(f"seed {seed}: kept from an earlier run", flush=True)
+        return read_json(path, "a finished seed")
+    value = run_seed(row, seed, bench)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(value).encode())
+    return value
+
+
+def run_seed(row: Row, seed: int, bench: Bench) -> dict[str, Any]:
+    train, test = (datasets.load(row.dataset, split) for split in ("train", "test"))
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        model = veilset.fit(
+            train, method=row.method, epsilon=row.epsilon, delta=row.delta, adjacency=row.adjacency, unit=row.unit,
+            images_per_user=row.images_per_user, accounting=row.accounting, seed=seed, device=bench.device,
+            out=Path(folder) / "run", **row.settings,
+        )  # fmt: skip
+        images = Images(model.sample(row.number, seed=seed, device=bench.device), train, test)
+    fit_seconds = time.perf_counter() - started
+    print(f"seed {seed}: {model.claim} in {fit_seconds:.1f} s", flush=True)
+    measured = {metric: measure(metric, images, seed, row.extractor, bench.device) for metric in row.metrics}
+    for metric, (value, seconds) in measured.items():
+        print(f"seed {seed}: {metric} {value:.4f} in {seconds:.1f} s", flush=True)
+    return {
+        "claim": model.claim.to_json(),
+        "fit_seconds": fit_seconds,
+        "values": {metric: value for metric, (value, _) in measured.items()},
+        "seconds": {metric: seconds for metric, (_, seconds) in measured.items()},
+    }
+
+
+def row_from(options: argparse.Namespace) -> Row:
+    names = ("method", "dataset", "epsilon", "delta", "adjacency", "unit", "images_per_user", "accounting", "metrics")
+    given = {name: getattr(options, name) for name in (*names, "seeds", "number", "extractor")}
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    return Row(**given, settings=settings)
+
+
+def parse(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", type=Path, help="TOML or JSON file of rows; instead of the options of one row")
+    parser.add_argument("--method")
+    parser.add_argument("--dataset", choices=datasets.NAMES)
+    parser.add_argument("--epsilon", type=float)
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--adjacency", default="add-remove", choices=("add-remove", "replace"))
+    parser.add_argument("--unit", default="record", choices=("record", "user"))
+    parser.add_argument("--images-per-user", type=int)
+    parser.add_argument("--accounting", default="proven", choices=("proven", "published", "none"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--number", type=int, default=60000, help="synthetic images that are judged")
+    parser.add_argument("--metrics", nargs="+", default=["gen2real/cnn"])
+    parser.add_argument("--extractor", default="auto", help="of metrics that compare features")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the method")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--again", action="store_true", help="measure rows that results.jsonl already has, too")
+    parser.add_argument("--results", type=Path, default=results.RESULTS)
+    parser.add_argument("--partial", type=Path, default=PARTIAL, help="folder for finished seeds of unfinished rows")
+    parser.add_argument("--commit", help="where there is no git checkout")
+    options = parser.parse_args(words)
+    if not options.suite and not (options.method and options.dataset):
+        parser.error("give --suite, or --method and --dataset")
+    if any("=" not in pair for pair in options.set):
+        parser.error("--set takes NAME=VALUE")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Figures of runs and methods, from plain numbers to SVG or PNG bytes. Nothing in here reads files.
+
+Proven and published accounting never share a curve or a panel. Gradient norms and losses of critics are vault-side
+numbers: figures of them belong on the owner's page, never into a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from veilset.data.pictures import sample_grid
+from veilset.report.canvas import COLOURS, GROUND, INK, QUIET, Draw, Format, draw_panels, look
+from veilset.report.series import (
+    BASES,
+    Basis,
+    ConfusionMatrix,
+    Curve,
+    NormHistogram,
+    NormPanel,
+    Point,
+    Trace,
+    UtilityPanel,
+)
+
+__all__ = [
+    "ConfusionMatrix",
+    "Curve",
+    "NormHistogram",
+    "NormPanel",
+    "Point",
+    "Trace",
+    "UtilityPanel",
+    "confusion_matrix",
+    "history",
+    "norm_dynamics",
+    "norm_histograms",
+    "privacy_utility",
+    "sample_grid",
+]
+
+_MAX_NUMBERED_CLASSES = 15
+
+
+def privacy_utility(panels: Sequence[UtilityPanel], *, image_format: Format = "svg") -> bytes:
+    """Utility against epsilon, noise, iterations or sampling rate (GS-WGAN Fig. 4 and A2), mean and error band."""
+    names = sorted({curve.method for panel in panels for curve in panel.curves})
+    looks = {name: look(number) for number, name in enumerate(names)}
+    draws = [
+        _utility_panel(panel, basis, looks)
+        for panel in panels
+        for basis in BASES
+        if any(curve.basis == basis for curve in panel.curves)
+    ]
+    return draw_panels(draws, image_format=image_format)
+
+
+def _utility_panel(panel: UtilityPanel, basis: Basis, looks: dict[str, dict[str, Any]]) -> Draw:
+    curves = [curve for curve in panel.curves if curve.basis == basis]
+    axis = f"{'proven epsilon' if basis == 'proven' else 'epsilon as published'}"
+
+    def draw(axes: Any) -> None:
+        for curve in curves:
+            style, points = looks[curve.method], sorted(curve.points, key=lambda point: point.x)
+            label = curve.method if curve.status is None else f"{curve.method} ({curve.status})"
+            _line(axes, [p.x for p in points], [p.mean for p in points], [p.sd or 0.0 for p in points], label, style)
+        axes.set_title(f"{panel.title}\n{basis} accounting", loc="left")
+        axes.set_xlabel(f"{axis if panel.x_axis == 'epsilon' else panel.x_axis}\n{curves[0].terms}")
+        axes.set_ylabel(panel.metric)
+        axes.set_ylim(*_y_range(panel))
+        xs = [point.x for curve in curves for point in curve.points]
+        if panel.x_axis != "iterations" and min(xs) > 0 and max(xs) / min(xs) >= 5:
+            _log_ticks(axes, xs)
+        _legend(axes)
+
+    return draw
+
+
+def _legend(axes: Any) -> None:
+    """Below the panel: names with settings are long, and must not cover what they name."""
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.24 if "\n" not in axes.get_xlabel() else -0.32))
+
+
+def _y_range(panel: UtilityPanel) -> tuple[float, float]:
+    """The same for both accountings, so that the two panels can be read against each other."""
+    ends = [p.mean + sign * (p.sd or 0.0) for curve in panel.curves for p in curve.points for sign in (-1, 1)]
+    margin = 0.06 * (max(ends) - min(ends)) or 0.05 * abs(max(ends)) or 1.0
+    return min(ends) - margin, max(ends) + margin
+
+
+def _line(
+    axes: Any, xs: Sequence[float], means: Sequence[float], sds: Sequence[float], label: str, style: dict[str, Any]
+) -> None:
+    axes.plot(xs, means, label=label, markersize=5, linewidth=1.6, **style)
+    if len(xs) == 1 and sds[0]:
+        axes.errorbar(xs, means, yerr=sds, color=style["color"], capsize=3, fmt="none")
+    elif any(sds):
+        low, high = ([m + sign * sd for m, sd in zip(means, sds, strict=True)] for sign in (-1, 1))
+        axes.fill_between(xs, low, high, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def _log_ticks(axes: Any, xs: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    ticks = sorted(set(xs)) if len(set(xs)) <= 6 else None
+    if ticks is not None:
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axes.minorticks_off()
+
+
+def norm_dynamics(panels: Sequence[NormPanel], *, image_format: Format = "svg") -> bytes:
+    """Gradient norms over the iterations, mean and spread in the batch (GS-WGAN Fig. 2). For the owner's page only."""
+    return draw_panels([_norm_panel(panel) for panel in panels], image_format=image_format)
+
+
+def _norm_panel(panel: NormPanel) -> Draw:
+    def draw(axes: Any) -> None:
+        _traces(axes, panel.traces)
+        axes.axhline(panel.clip_norm, color=QUIET, linestyle=(0, (4, 3)), label=f"clip norm {panel.clip_norm:g}")
+        axes.set(xlabel="iteration", ylabel="gradient norm", ylim=(0, None))
+        axes.set_title(panel.title, loc="left")
+        _legend(axes)
+
+    return draw
+
+
+def _traces(axes: Any, traces: Sequence[Trace]) -> None:
+    for number, trace in enumerate(traces):
+        style = {**look(number), "marker": "o" if len(trace.steps) == 1 else ""}
+        sds = trace.sd or [0.0] * len(trace.steps)
+        _line(axes, trace.steps, trace.mean, sds, trace.label, style)
+
+
+def norm_histograms(panels: Sequence[NormHistogram], *, image_format: Format = "svg") -> bytes:
+    """Norms before and after clipping, all iterations pooled (GS-WGAN Fig. A1). For the owner's page only."""
+    return draw_panels([_histogram(panel) for panel in panels], image_format=image_format)
+
+
+def _histogram(panel: NormHistogram) -> Draw:
+    def draw(axes: Any) -> None:
+        for kind, counts in enumerate((panel.before, panel.after)):
+            label = f"{('before', 'after')[kind]}: {panel.summary[kind]}"
+            axes.stairs(counts, panel.edges, fill=True, color=COLOURS[1 - kind], alpha=0.5, label=label)
+        axes.axvline(panel.clip_norm, color=QUIET, linestyle=(0, (4, 3)), label=f"clip norm {panel.clip_norm:g}")
+        axes.set(xlabel="gradient norm", ylabel="count")
+        axes.set_title(panel.title, loc="left")
+        _legend(axes)
+
+    return draw
+
+
+def history(title: str, y_label: str, traces: Sequence[Trace], *, image_format: Format = "svg") -> bytes:
+    """Losses or progress over the steps. Losses of networks that saw real images are for the owner's page only."""
+
+    def draw(axes: Any) -> None:
+        _traces(axes, traces)
+        axes.set(xlabel="step", ylabel=y_label)
+        axes.set_title(title, loc="left")
+        _legend(axes)
+
+    return draw_panels([draw], image_format=image_format)
+
+
+def confusion_matrix(matrix: ConfusionMatrix, *, image_format: Format = "svg") -> bytes:
+    """Shares of each true class by predicted class; as private as the score it belongs to."""
+    names, shares = list(matrix.class_names), matrix.shares
+
+    def draw(axes: Any) -> None:
+        _cells(axes, shares)
+        places = [number + 0.5 for number in range(len(names))]
+        axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 3 else 0)
+        axes.set_yticks(places, names)
+        axes.set(xlabel="predicted", ylabel="true", aspect="equal")
+        axes.invert_yaxis()
+        axes.grid(False)
+        axes.set_title(matrix.title, loc="left")
+        if len(names) <= _MAX_NUMBERED_CLASSES:
+            _numbers(axes, shares)
+
+    return draw_panels([draw], image_format=image_format, height=max(3.9, 0.3 * len(names)))
+
+
+def _cells(axes: Any, shares: list[list[float]]) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.set(xlim=(0, len(shares)), ylim=(0, len(shares)))
+    for row, values in enumerate(shares):
+        for column, share in enumerate(values):
+            if share > 0:  # one colour at many strengths, so that it can be swapped on dark ground
+                axes.add_patch(Rectangle((column, row), 1, 1, color=COLOURS[0], alpha=share, linewidth=0))
+
+
+def _numbers(axes: Any, shares: list[list[float]]) -> None:
+    for row, values in enumerate(shares):
+        for column, share in enumerate(values):
+            colour = GROUND if share > 0.5 else INK
+            text = f"{100 * share:.0f}"
+            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontsize=8)

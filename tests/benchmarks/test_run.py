@@ -1,0 +1,236 @@
+"""The runner: what it records, what it skips, and how it goes on after a kill."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import results
+import rows
+import run
+
+import veilset
+from veilset.data.spec import ImageSet
+from veilset.errors import ConfigError, DataError
+
+TINY = {"steps": 2, "frequencies": 8, "hidden_size": 8, "map_channels": 8}
+ONE = [
+    "--method", "dp-merf", "--dataset", "mnist", "--epsilon", "1", "--seeds", "0", "1", "--number", "20", "--metrics",
+    "duplicates", "nearest-real", "--device", "cpu", "--commit", "abc1234", "--set",
+    *(f"{name}={value}" for name, value in TINY.items()),
+]  # fmt: skip
+
+
+def tiny(name: str, split: str) -> ImageSet:
+    pixels = np.random.default_rng(len(split)).integers(0, 256, (24, 8, 8), dtype=np.uint8)
+    return veilset.load(pixels, np.arange(24) % 2, class_names=["a", "b"], benchmark=name)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Tiny images in place of MNIST; words that keep results and unfinished seeds out of the checkout."""
+    monkeypatch.setattr(datasets, "load", tiny)
+    return ["--results", str(tmp_path / "results.jsonl"), "--partial", str(tmp_path / "partial")]
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Seeds that were really fitted."""
+    made: list[int] = []
+    real = run.run_seed
+
+    def counting(row: rows.Row, seed: int, *rest: Any) -> dict[str, Any]:
+        made.append(seed)
+        return real(row, seed, *rest)
+
+    monkeypatch.setattr(run, "run_seed", counting)
+    return made
+
+
+def lines(bench: list[str]) -> list[dict[str, Any]]:
+    return results.read(Path(bench[1]))
+
+
+def test_a_row_becomes_a_complete_line_for_each_metric(bench: list[str], fits: list[int], tmp_path: Path) -> None:
+    assert run.main([*ONE, *bench]) == 0
+    first, second = lines(bench)
+    assert set(first) == set(results.FIELDS)
+    assert [first["metric"], second["metric"]] == ["duplicates", "nearest-real"]
+    assert (first["n"], first["seeds"], first["commit"]) == (2, [0, 1], "abc1234")
+    assert first["epsilon_proven"] == pytest.approx(1.0)
+    assert first["settings"] == TINY
+    assert fits == [0, 1]
+    assert list((tmp_path / "partial").iterdir()) == []
+
+
+def test_the_recorded_command_makes_the_same_row_again(bench: list[str]) -> None:
+    run.main([*ONE, *bench])
+    words = lines(bench)[0]["command"].split()
+    assert words[:2] == ["python", "benchmarks/run.py"]
+    again = run.row_from(run.parse(words[2:]))
+    assert again == run.row_from(run.parse(ONE)).only(["duplicates"])
+
+
+def test_what_is_recorded_is_skipped_unless_asked_for_again(bench: list[str], fits: list[int]) -> None:
+    run.main([*ONE, *bench])
+    run.main([*ONE, *bench])
+    assert (fits, len(lines(bench))) == ([0, 1], 2)
+    run.main([*ONE, *bench, "--again"])
+    assert (fits, len(lines(bench))) == ([0, 1, 0, 1], 4)
+
+
+def test_more_seeds_or_another_setting_are_another_figure(bench: list[str], fits: list[int]) -> None:
+    run.main([*ONE, *bench])
+    more = [*ONE, *bench]
+    more[more.index("--number")] = "2"
+    more.insert(more.index("2") + 1, "--number")
+    assert run.main(more) == 0
+    assert fits[2:] == [0, 1, 2]
+    assert run.main([*ONE[:-1], "map_channels=16", *bench]) == 0
+    assert fits[5:] == [0, 1]
+
+
+def test_only_missing_metrics_are_measured(bench: list[str], fits: list[int]) -> None:
+    run.main([*[word for word in ONE if word != "nearest-real"], *bench])
+    run.main([*ONE, *bench])
+    assert [line["metric"] for line in lines(bench)] == ["duplicates", "nearest-real"]
+
+
+def test_a_killed_run_keeps_its_finished_seeds(
+    bench: list[str], fits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def killed(row: rows.Row, seed: int, *rest: Any) -> dict[str, Any]:
+            if seed == 1:
+                raise KeyboardInterrupt
+            return counted(row, seed, *rest)
+
+        counted = run.run_seed
+        patch.setattr(run, "run_seed", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.main([*ONE, *bench])
+    assert lines(bench) == []
+    assert run.main([*ONE, *bench]) == 0
+    assert fits == [0, 1]
+    assert lines(bench)[0]["n"] == 2
+
+
+def test_seeds_of_another_commit_are_not_mixed_in(bench: list[str], fits: list[int]) -> None:
+    row = run.row_from(run.parse(ONE))
+    assert row.fingerprint("abc1234", "cpu") != row.fingerprint("fff0000", "cpu")
+    assert row.fingerprint("abc1234", "cpu") != row.fingerprint("abc1234", "gpu")
+    assert row.fingerprint("a") != rows.replace(row, settings={}).fingerprint("a")
+
+
+def test_a_failing_row_does_not_stop_the_others(
+    bench: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(name: str, split: str) -> ImageSet:
+        if name == "cifar10":
+            raise DataError("cifar10.npz", "nothing", "Get it.")
+        return tiny(name, split)
+
+    monkeypatch.setattr(datasets, "load", absent)
+    suite = tmp_path / "suite.json"
+    row = {"method": "dp-merf", "dataset": ["cifar10", "mnist"], "epsilon": 1, "metrics": ["duplicates"]}
+    defaults = {"seeds": [0], "number": 20, "settings": TINY}
+    suite.write_text(json.dumps({"defaults": defaults, "rows": [row]}))
+    assert run.main(["--suite", str(suite), "--device", "cpu", *bench]) == 1
+    assert [line["dataset"] for line in lines(bench)] == ["mnist"]
+    assert "cifar10.npz" in capsys.readouterr().err
+
+
+def test_a_published_row_records_its_status(bench: list[str]) -> None:
+    run.main([*ONE, "--accounting", "published", *bench])
+    first = lines(bench)[0]
+    assert first["published_status"] == "conservative"
+    assert first["epsilon_proven"] < first["epsilon_published"] <= 1.0
+    assert first["adjacency"] == "replace"
+    run.main([*ONE, "--accounting", "published", *bench])
+    assert len(lines(bench)) == 2
+
+
+def test_the_foundation_suite_is_what_was_recorded() -> None:
+    suite = rows.read_suite(Path(run.__file__).parent / "suites" / "foundation.toml")
+    assert [(row.epsilon, row.metrics) for row in suite] == [
+        (1.0, ("gen2real/cnn",)),
+        (10.0, ("gen2real/cnn",)),
+        (1.0, ("gen2real/mlp",)),
+    ]
+    recorded = results.read(results.RESULTS)
+    for row in suite:
+        assert any(row.same_figure(line, row.metrics[0], "veilset, 60000 samples") for line in recorded)
+
+
+GOOD = {"method": "dp-merf", "dataset": "mnist", "epsilon": 1, "metrics": ["duplicates"]}
+WRONG: dict[str, dict[str, Any]] = {
+    "unknown field": {"epslion": 2},
+    "unknown method": {"method": "dp-mref"},
+    "unknown option": {"settings": {"frequences": 5}},
+    "option of a wrong type": {"settings": {"steps": "many"}},
+    "no epsilon": {"epsilon": None},
+    "epsilon without accounting": {"accounting": "none"},
+    "a seed twice": {"seeds": [0, 0]},
+    "no metric": {"metrics": []},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_row_that_cannot_be_run_stops_the_suite_before_its_first_fit(tmp_path: Path, name: str) -> None:
+    suite = tmp_path / "suite.json"
+    suite.write_text(json.dumps({"rows": [GOOD, {**GOOD, **WRONG[name]}]}))
+    with pytest.raises(ConfigError, match="expected"):
+        rows.read_suite(suite)
+
+
+@pytest.mark.parametrize("text", ["", "rows = 5", "not toml", '[[rows]]\nmethod = "dp-merf"'])
+def test_a_file_that_is_no_suite_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "suite.toml").write_text(text)
+    with pytest.raises(ConfigError, match="expected"):
+        rows.read_suite(tmp_path / "suite.toml")
+    assert run.main(["--suite", str(tmp_path / "suite.toml")]) == 2
+
+
+def test_an_unknown_metric_is_an_error_before_anything_is_fitted(bench: list[str], fits: list[int]) -> None:
+    words = [*ONE, *bench]
+    words[words.index("duplicates")] = "gen2real/oracle"
+    assert run.main(words) == 2
+    assert fits == []
+
+
+BARE = """
+import sys
+blocked = "dp_accounting typer rich sklearn jinja2 matplotlib cryptography pandas torchvision".split()
+sys.modules.update(dict.fromkeys(blocked))  # None there makes every import of the name fail
+sys.path.insert(0, sys.argv[1])
+import run
+sys.exit(run.main(sys.argv[2:]))
+"""
+
+
+def test_a_bare_gpu_host_can_measure_a_row_of_the_bundled_images(tmp_path: Path) -> None:
+    words = [*ONE, "--results", str(tmp_path / "results.jsonl"), "--partial", str(tmp_path / "partial")]
+    words[words.index("nearest-real")] = "gen2real/cnn"
+    del words[words.index("--seeds") + 2]  # one of the two
+    command = [sys.executable, "-c", BARE, str(Path(run.__file__).parent), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line["metric"] for line in results.read(tmp_path / "results.jsonl")] == ["duplicates", "gen2real/cnn"]
+
+
+def test_an_error_of_torch_fails_its_row_only(
+    bench: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def out_of_memory(*_: object) -> dict[str, Any]:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(run, "run_seed", out_of_memory)
+    assert run.main([*ONE, *bench]) == 1
+    assert "out of memory" in capsys.readouterr().err

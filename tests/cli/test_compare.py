@@ -1,0 +1,67 @@
+"""`veilset compare` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from veilset.cli import app
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["veilset", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            app.main()
+        output = capsys.readouterr()
+        return int(stop.value.code or 0), output.out, output.err
+
+    return call
+
+
+def test_runs_are_shown_on_stderr_and_as_one_line_on_stdout(
+    cli: Cli, copy_of_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    first = copy_of_run()
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    code, out, err = cli("compare", first, second, tmp_path / "nowhere", "--out", tmp_path / "page.html")
+    assert code == 0, err
+    assert out.count("\n") == 1
+    value = json.loads(out)
+    assert [len(group["runs"]) for group in value["groups"]] == [2]
+    assert value["groups"][0]["runs"][0]["epsilon_published"] is None
+    assert value["skipped"][0]["state"] == "not a run"
+    assert value["private"] is True
+    assert "eps proven" in err
+    assert "do not share" in err
+    assert "nowhere: not a run" in err
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_quiet_leaves_only_the_result(cli: Cli, copy_of_run: Callable[..., Path]) -> None:
+    code, out, err = cli("compare", copy_of_run(), "--quiet")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["out"] is None
+
+
+def test_no_run_at_all_is_an_error_that_writes_nothing(cli: Cli, tmp_path: Path) -> None:
+    code, out, err = cli("compare", tmp_path / "runs" / "*", "--out", tmp_path / "page.html")
+    assert (code, out) == (2, "")
+    assert "at least one finished run" in err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_file_of_the_user_is_not_replaced(cli: Cli, copy_of_run: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "thesis.html").write_text("mine")
+    code, _, err = cli("compare", copy_of_run(), "--out", tmp_path / "thesis.html")
+    assert code == 2
+    assert "another path" in err
+    assert (tmp_path / "thesis.html").read_text() == "mine"
