@@ -7,10 +7,11 @@ finished fit settles for what its ledger says; what is never settled stays charg
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,7 @@ class DatasetBudget:
                 f"{adjacency} of one {unit}",
                 "Use the budget's adjacency and unit; their epsilons cannot be added to others.",
             )
-        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
-        try:
+        with self._opened() as file:
             before = self._price(self._charged(file.entries).values())
             after = self._price([*self._charged(file.entries).values(), planned])
             if after > self.epsilon:
@@ -126,14 +126,11 @@ class DatasetBudget:
                 )
             name = secrets.token_hex(8)
             file.append({"reserve": name, "of": to_json(planned)})
-        finally:
-            file.unlock()
         return name
 
     def begin(self, name: str, planned: Event) -> None:
         """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
-        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
-        try:
+        with self._opened() as file:
             reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in file.entries)
             used = any(name in (entry.get("begin"), entry.get("settle")) for entry in file.entries)
             if used or not reserved:
@@ -143,16 +140,13 @@ class DatasetBudget:
                     "Nothing was released. Make a new plan, or continue the run with --resume.",
                 )
             file.append({"begin": name})
-        finally:
-            file.unlock()
 
     def go_on(self, name: str, head: str) -> None:
         """Notes that a run is resumed where its ledger stands at `head`.
 
         A copy of the run folder arrives at the same head: resuming both would be two releases for one charge.
         """
-        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
-        try:
+        with self._opened() as file:
             settled = any(entry.get("settle") == name for entry in file.entries)
             if settled or any(entry.get("resume") == name and entry["head"] == head for entry in file.entries):
                 raise BudgetExceeded(
@@ -161,18 +155,13 @@ class DatasetBudget:
                     "Nothing was released. Continue the other copy, or plan a new run.",
                 )
             file.append({"resume": name, "head": head})
-        finally:
-            file.unlock()
 
     def settle(self, name: str, spent: Event) -> None:
         """Replaces a reservation by what a closed ledger says was spent; of two settlements the dearer counts."""
-        file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
-        try:
+        with self._opened() as file:
             before = [from_json(entry["of"]) for entry in file.entries if entry.get("settle") == name]
             if not before or self._price([spent]) > self._price([before[-1]]):
                 file.append({"settle": name, "of": to_json(spent)})
-        finally:
-            file.unlock()
 
     def status(self) -> BudgetStatus:
         entries = self._entries()
@@ -181,10 +170,18 @@ class DatasetBudget:
         spent = self._price(charged.values())
         return BudgetStatus(self.epsilon, self.delta, self.adjacency, self.unit, spent, settled, len(charged) - settled)
 
-    def _entries(self) -> list[dict[str, Any]]:
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[ChainedFile]:
+        """The account, locked while it is read and written."""
         file = ChainedFile(self._account, create=False, wait_seconds=WAIT_SECONDS)
-        file.unlock()
-        return file.entries
+        try:
+            yield file
+        finally:
+            file.unlock()
+
+    def _entries(self) -> list[dict[str, Any]]:
+        with self._opened() as file:
+            return file.entries
 
     @staticmethod
     def _charged(entries: list[dict[str, Any]]) -> dict[str, Event]:

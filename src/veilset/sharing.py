@@ -96,9 +96,8 @@ def _check_card(folder: Path, model: Model) -> None:
 def export(path: Path, out: Path) -> dict[str, Any]:
     """Copies what may be shared, after checking it: the only documented way out of a run folder."""
     checked = verify(path)
-    model = from_pretrained(path)
-    if model.claim.epsilon is None:
-        raise ArtifactError("a release with a privacy claim", f"{model.claim.stamps[0]}", "Fit with an epsilon first.")
+    if "epsilon" not in checked:
+        raise ArtifactError("a release with a privacy claim", checked["verdict"], "Fit with an epsilon first.")
     files = read_release(release_folder(path))
     require_empty(out)
     write_release(out, files)

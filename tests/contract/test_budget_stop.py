@@ -19,20 +19,6 @@ from veilset.run import execute
 from .cases import METHODS, make_images, tiny_plan
 
 
-@pytest.fixture
-def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts how often the door really added noise."""
-    counts: Counter[str] = Counter()
-    original = Door._noisy
-
-    def counting(self: Door, *arguments: Any) -> Any:
-        counts["releases"] += 1
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Door, "_noisy", counting)
-    return counts
-
-
 def twice(release: Callable[..., Any]) -> Callable[..., Any]:
     """A release that, like an off-by-one loop, goes through the door once more than planned."""
 

@@ -20,7 +20,6 @@ from veilset.model import Model
 from veilset.privacy.events import steps
 from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.noise import NoiseSource, SeededNoise
-from veilset.privacy.release import Door
 from veilset.run import execute, resume
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
@@ -47,19 +46,6 @@ def progress_calls(images: ImageSet, plan: Plan, path: Path) -> int:
     calls = []
     execute(images, plan, path, progress=lambda *event: calls.append(event))
     return len(calls)
-
-
-@pytest.fixture
-def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    original = Door._noisy
-
-    def counting(self: Door, *arguments: Any) -> Any:
-        counts["releases"] += 1
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Door, "_noisy", counting)
-    return counts
 
 
 @pytest.fixture(autouse=True)
