@@ -30,10 +30,26 @@ TINY: dict[str, dict[str, Any]] = {
         "steps": 5,
         "images_per_step": 6,
     },
+    "sketch": {
+        "networks": 2,
+        "width": 4,
+        "trained_networks": 2,
+        "network_steps": 2,
+        "latent_size": 2,
+        "channels": 8,
+        "first_steps": 2,
+        "steps": 3,
+        "images_per_class": 2,
+        "networks_per_step": 1,
+        "training_images": 30,
+    },
 }
 """Settings under which a fit of a method takes well under a second."""
 
-QUICKEST: dict[str, dict[str, Any]] = {"dp-merf": {"steps": 1}}
+QUICKEST: dict[str, dict[str, Any]] = {
+    "dp-merf": {"steps": 1},
+    "sketch": {"steps": 1, "first_steps": 1, "network_steps": 1},
+}
 """On top of `TINY` for the sensitivity search, which runs hundreds of fits and looks at releases only."""
 
 

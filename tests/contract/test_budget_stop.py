@@ -66,7 +66,7 @@ def test_a_release_with_less_noise_than_planned_is_refused(
     images = make_images()
     plan = tiny_plan(images, method)
     with pytest.raises(BudgetExceeded):
-        execute(images, replace(plan, noise_multiplier=plan.noise_multiplier / 2), tmp_path / "run")
+        execute(images, replace(plan, noise_multiplier=plan.noise_multiplier / 3), tmp_path / "run")
     assert noise_drawn["releases"] == 0
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from utility_toys import toy
 
+from veilset.engines.weight_average import WeightAverage
 from veilset.evaluate.augment import crop_scale_or_rotate
 from veilset.evaluate.classifiers import RECIPES
 from veilset.evaluate.fitting import FitContext
 from veilset.evaluate.training import NETWORK_TICKS, _Training, fit_network, held_out_rows
-from veilset.evaluate.weight_average import WeightAverage
 from veilset.nets.classifiers import LeNet5
 from veilset.nets.resnets import WideResNet
 from veilset.randomness import named_generator

@@ -22,6 +22,7 @@ def sum_by_label(
     rows_per_user: int | None,
     device: torch.device,
     progress: Callable[[int, int], None],
+    batch: int = BATCH,
 ) -> GroupedSum:
     """Adds every record's bounded row to the sum of its label.
 
@@ -31,17 +32,17 @@ def sum_by_label(
     """
     kept = images if unit is Unit.RECORD else images.subset(first_rows_of_each_user(images, rows_per_user))
     total = GroupedSum(images.spec.num_classes, rows_per_unit=rows_per_user, device=device)
-    for start in range(0, max(len(kept), 1), BATCH):
-        pixels, labels, valid = _padded_batch(kept, start, device)
+    for start in range(0, max(len(kept), 1), batch):
+        pixels, labels, valid = _padded_batch(kept, start, batch, device)
         pixels[~valid] = torch.nan
         total.add(rows_of(pixels), labels)
-        progress(min(start + BATCH, len(kept)), len(kept))
+        progress(min(start + batch, len(kept)), len(kept))
     return total
 
 
-def _padded_batch(images: ImageSet, start: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    rows = slice(start, start + BATCH)
-    missing = BATCH - len(images.labels[rows])
+def _padded_batch(images: ImageSet, start: int, batch: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    rows = slice(start, start + batch)
+    missing = batch - len(images.labels[rows])
     pixels, labels, valid = to_unit_range(images.pixels[rows].to(device)), images.labels[rows], images.valid[rows]
     return (
         torch.cat([pixels, pixels.new_zeros(missing, *images.spec.shape)]),

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
+from veilset.engines.cuda_graphs import GraphedStep
+from veilset.engines.weight_average import WeightAverage
 from veilset.evaluate.augment import crop_scale_or_rotate
-from veilset.evaluate.cuda_graphs import GraphedStep
 from veilset.evaluate.fitting import FitContext, Predict
-from veilset.evaluate.weight_average import WeightAverage
 
 NETWORK_TICKS = 10
 """Units of progress of one fit, whatever the number of epochs."""
@@ -112,7 +112,10 @@ class _Training:
         self.optimiser = self._optimiser()
         decay = recipe.average_decay
         self.average = None if decay is None else WeightAverage(list(self.model.parameters()), decay)
-        self.take_step = GraphedStep(self.step, recipe.batch, ctx, self.masks) if self.fast else self.step
+        self.take_step: Callable[[Tensor], None] = self.step
+        if self.fast:
+            example = torch.zeros(recipe.batch, dtype=torch.int64, device=ctx.device)
+            self.take_step = GraphedStep(self.step, [example], [self.masks], ctx.warn)
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe, weights = self.recipe, self.model.parameters()

@@ -141,7 +141,18 @@ def make_config(method: Synthesizer, settings: Mapping[str, Any]) -> Any:
             raise ConfigError(f"an option of {method.name}: {', '.join(known)}", f"'{name}'", nearest(name, known))
     default = method.Config()
     values = {name: _convert(name, value, getattr(default, name)) for name, value in settings.items()}
-    return method.Config(**values)
+    return method.Config(**{**_preset(method, values), **values})
+
+
+def _preset(method: Synthesizer, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings a preset stands for; single options given beside it win."""
+    presets: Mapping[str, Mapping[str, Any]] = getattr(method, "presets", {})
+    name = values.get("preset")
+    if name is None:
+        return {}
+    if name not in presets:
+        raise ConfigError(f"one of the presets {', '.join(presets)}", f"'{name}'", nearest(name, presets))
+    return presets[name]
 
 
 def _convert(name: str, value: Any, default: Any) -> Any:

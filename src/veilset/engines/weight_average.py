@@ -14,13 +14,13 @@ class WeightAverage:
     def __init__(self, weights: list[torch.nn.Parameter], decay: float) -> None:
         self.weights, self.decay = weights, decay
         self.values = [weight.detach().clone() for weight in weights]
-        self._updates = torch.zeros((), device=weights[0].device)
+        self.updates = torch.zeros((), device=weights[0].device)
 
     @torch.no_grad()
     def update(self) -> None:
         # Counted on the device: a number of the host would be frozen into a CUDA graph.
-        self._updates += 1
-        share = 1 - ((1 + self._updates) / (10 + self._updates)).clamp(max=self.decay)
+        self.updates += 1
+        share = 1 - ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
         change = torch._foreach_sub([weight.detach() for weight in self.weights], self.values)
         torch._foreach_mul_(change, share)
         torch._foreach_add_(self.values, change)

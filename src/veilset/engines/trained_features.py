@@ -1,0 +1,80 @@
+"""Networks for a later round of measuring: trained on synthetic images to tell their classes apart. Open side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from veilset.data.spec import ImageSpec
+from veilset.engines.cuda_graphs import GraphedStep
+from veilset.nets.feature_bank import LEVEL, WEIGHT_TOP, FeatureBank, shapes, soft_features
+from veilset.nets.jitter import Jitter
+
+BATCH = 256
+RATE = 1e-3
+CENTRE_BATCH = 500
+
+
+def train_bank(
+    images: Tensor,
+    labels: Tensor,
+    spec: ImageSpec,
+    *,
+    count: int,
+    width: int,
+    steps: int,
+    jitter: Jitter,
+    draws: torch.Generator,
+    progress: Callable[[int, int], None],
+) -> FeatureBank:
+    """Trains `count` networks side by side as classifiers of synthetic images, and centres them on these images.
+
+    Args:
+        images: synthetic images in [0, 1] on the device to train on.
+        draws: on the same device.
+    """
+    device = images.device
+    weights = [
+        (torch.randn(shape, generator=draws, device=device) * (2 / math.prod(shape[2:])) ** 0.5).requires_grad_()
+        for shape in shapes(spec, count, width)
+    ]
+    length = FeatureBank(weights).length
+    heads = (
+        torch.randn(count, length, spec.num_classes, generator=draws, device=device) / length**0.5
+    ).requires_grad_()
+    rate = torch.tensor(RATE, device=device)
+    optimiser = torch.optim.Adam([*weights, heads], lr=rate, fused=True, capturable=device.type == "cuda")
+
+    def step(rows: Tensor) -> None:
+        features = soft_features(jitter(images[rows], draws), [_scaled(weight) for weight in weights])
+        logits = torch.einsum("nkd,kdc->nkc", features / LEVEL, heads)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels[rows].repeat_interleave(count)) * count
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+    take_step = GraphedStep(step, [torch.zeros(BATCH, dtype=torch.int64, device=device)], [draws])
+    for number in range(steps):
+        rate.fill_(RATE * 0.5 * (1 + math.cos(math.pi * number / steps)))
+        take_step(torch.randint(len(images), (BATCH,), generator=draws, device=device))
+        progress(number + 1, steps)
+    return centred(FeatureBank.quantised(weights), images)
+
+
+@torch.no_grad()
+def centred(bank: FeatureBank, images: Tensor) -> FeatureBank:
+    """The same networks, seen from the mean of their unit features of `images` (synthetic ones)."""
+    bank = FeatureBank(bank.weights).to(images.device)
+    total = torch.zeros(bank.count, bank.length, dtype=torch.float64, device=images.device)
+    for batch in images.split(CENTRE_BATCH):
+        total += bank.exact(batch).sum(0)
+    return FeatureBank(bank.weights, (total / len(images)).float()).to(images.device)
+
+
+def _scaled(weight: Tensor) -> Tensor:
+    """Trained weights in the range of a bank's integers, which the constant in its norm is made for."""
+    return weight / weight.detach().flatten(2).abs().amax(2)[..., None, None, None] * WEIGHT_TOP

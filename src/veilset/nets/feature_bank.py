@@ -1,0 +1,174 @@
+"""Banks of small convolutional networks whose features of an image are the same to the last bit everywhere.
+
+A network is blocks of 3x3 convolution, per-image channel norm, ReLU and 2x2 average pool; its feature is the last map,
+at most 3x3 of `width` channels, scaled to length 1. Nothing in a network depends on private images: weights are drawn
+from a public seed, or trained on synthetic images only.
+
+Weights are integers of 6 bits and activations integers of 8, so every sum of a convolution is an integer below 2^24:
+float32 holds it exactly, in any order of summation, on any device, in any batch. Sums for the norms are integers below
+2^53 in float64. Hence a record's feature cannot change in its last bit with its place in the batch, and removing one
+record, which moves all others by a place, moves a sum of features by exactly that record's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from veilset.data.spec import ImageSpec
+from veilset.errors import ConfigError
+
+MAP = 3
+"""Side of the last map: 9 x width numbers a network, whatever the image size."""
+WEIGHT_TOP = 31
+DEVIATION = 10.0
+"""Of random weights, in steps of the integer grid."""
+LEVEL = 32.0
+"""Activation of one standard deviation."""
+TOP = 255.0
+SHRINK = 32.0
+"""Sums after the first block are divided by this and rounded, so that their squares add up below 2^53 at any size."""
+FLAT = 4.0
+"""Added to the variance of a channel: a flat one stays flat instead of showing its rounding."""
+UNIT = 2.0**20
+"""Grid of unit vectors before their centre is subtracted, so that those differences are exact too."""
+WIDEST = 224
+"""9 x 224 x 255 x 31 is below 2^24."""
+WORKSPACE = {"cpu": 1 << 21, "cuda": 1 << 28}
+"""Activations of the first block that are alive at once."""
+
+
+class FeatureBank(nn.Module):
+    """`count` networks as stacked integer weights, and a centre for each: the point its unit features are seen from.
+
+    A random network looks at all images from far away: nine tenths of its features are the same for every image. Seen
+    from the mean feature of images like them (synthetic ones), what differs between images fills the whole length.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], centre: Tensor | None = None) -> None:
+        super().__init__()
+        self.blocks = len(weights)
+        for block, weight in enumerate(weights):
+            self.register_buffer(f"weight_{block}", weight.to(torch.int8))
+        self.register_buffer("centre", torch.zeros(self.count, self.length) if centre is None else centre.float())
+        self.centre: Tensor
+
+    @classmethod
+    def draw(cls, spec: ImageSpec, count: int, width: int, generator: torch.Generator) -> FeatureBank:
+        """Random networks; the same on every machine for the same generator."""
+        draws = [torch.randn(shape, generator=generator) for shape in shapes(spec, count, width)]
+        return cls([(draw * DEVIATION).round().clamp(-WEIGHT_TOP, WEIGHT_TOP) for draw in draws])
+
+    @classmethod
+    def quantised(cls, weights: Sequence[Tensor], centre: Tensor | None = None) -> FeatureBank:
+        """Trained networks on the integer grid: the norm after a convolution ignores the scale of its channels."""
+        scaled = []
+        for weight in weights:
+            largest = weight.detach().flatten(2).abs().amax(dim=2).clamp(min=1e-12)
+            scaled.append((weight.detach() / largest[..., None, None, None] * WEIGHT_TOP).round())
+        return cls(scaled, centre)
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [getattr(self, f"weight_{block}") for block in range(self.blocks)]
+
+    @property
+    def count(self) -> int:
+        return int(self.weight_0.shape[0])  # type: ignore[index, union-attr]
+
+    @property
+    def width(self) -> int:
+        return int(self.weight_0.shape[1])  # type: ignore[index, union-attr]
+
+    @property
+    def length(self) -> int:
+        """Numbers in the feature of one network."""
+        return MAP * MAP * self.width
+
+    @torch.no_grad()
+    def exact(self, images: Tensor) -> Tensor:
+        """(n, channels, height, width) in [0, 1] -> (n, count, length) float64: unit vectors, seen from the centres.
+
+        Guarantee: an image's vectors depend on its own pixels alone, to the last bit. A flat image gives zero vectors,
+          one that is not a number gives vectors that are none: bound them before use.
+        """
+        levels = (images.double() * 255).round().float() - 128
+        pixels = images.shape[-1] * images.shape[-2] * len(images)
+        at_once = max(1, WORKSPACE[images.device.type] // max(1, pixels * self.width))
+        parts = [self._exact_part(levels, some) for some in torch.arange(self.count).split(at_once)]
+        return torch.cat(parts, dim=1)
+
+    def _exact_part(self, levels: Tensor, which: Tensor) -> Tensor:
+        which = which.to(levels.device)
+        # An algorithm of transforms may be off by a little; the true sums are integers, so rounding restores them.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=True):
+            hidden = levels
+            for block, weight in enumerate(self.weights):
+                sums = _grouped(hidden.round(), weight[which].float(), block).round()
+                hidden = F.avg_pool2d(_normed(sums if block == 0 else (sums / SHRINK).round()).round(), 2)
+        raw = (_last_map(hidden) * 16).round().double().reshape(len(levels), len(which), self.length)
+        unit = _scaled_to_one(raw)
+        seen = (unit * UNIT).round() - (self.centre[which].double() * UNIT).round()
+        return _scaled_to_one(seen)
+
+    def soft(self, images: Tensor, which: Tensor) -> Tensor:
+        """Features of the networks numbered `which` without the rounding, so that they have gradients."""
+        weights = [weight[which].float() for weight in self.weights]
+        unit = F.normalize(soft_features(images, weights), dim=-1)
+        return F.normalize(unit - self.centre[which], dim=-1)
+
+
+def soft_features(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """(n, channels, height, width) in [0, 1] -> (n, networks, length), differentiable in images and weights."""
+    fast = images.is_cuda
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast):
+        hidden = (images * 255 - 128).contiguous(memory_format=torch.channels_last)
+        for block, weight in enumerate(weights):
+            hidden = F.avg_pool2d(_soft_normed(_grouped(hidden, weight if block == 0 else weight / SHRINK, block)), 2)
+    return _last_map(hidden).float().reshape(len(images), len(weights[0]), -1)
+
+
+def shapes(spec: ImageSpec, count: int, width: int) -> list[tuple[int, ...]]:
+    """Shapes of the stacked weights, block by block."""
+    if not (1 <= width <= WIDEST and count >= 1):
+        raise ConfigError(f"at least one network, of width 1 to {WIDEST}", f"{count} of {width}", "Correct the option.")
+    inputs = [spec.channels, *[width] * (num_blocks(spec) - 1)]
+    return [(count, width, before, 3, 3) for before in inputs]
+
+
+def num_blocks(spec: ImageSpec) -> int:
+    """As many halvings as leave a map of at least 3x3."""
+    return max(1, math.floor(math.log2(min(spec.height, spec.width) / MAP)))
+
+
+def _grouped(hidden: Tensor, weight: Tensor, block: int) -> Tensor:
+    """One convolution for all networks side by side; the first block sees the same image for all."""
+    return F.conv2d(hidden, weight.flatten(0, 1), padding=1, groups=1 if block == 0 else len(weight))
+
+
+def _normed(sums: Tensor) -> Tensor:
+    """Per image and channel: mean 0 and deviation LEVEL, then the positive part up to TOP."""
+    count = sums.shape[-1] * sums.shape[-2]
+    mean = sums.sum((2, 3), keepdim=True, dtype=torch.float64) / count
+    square = (sums * sums).sum((2, 3), keepdim=True, dtype=torch.float64) / count
+    scale = LEVEL / (square - mean * mean).clamp(min=0).add(FLAT).sqrt()
+    return ((sums - mean.float()) * scale.float()).clamp(0, TOP)
+
+
+def _soft_normed(sums: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(sums.float(), (2, 3), correction=0, keepdim=True)
+    return ((sums - mean) * (LEVEL * (variance + FLAT).rsqrt())).clamp(0, TOP)
+
+
+def _last_map(hidden: Tensor) -> Tensor:
+    return hidden if hidden.shape[-2:] == (MAP, MAP) else F.adaptive_avg_pool2d(hidden, MAP)
+
+
+def _scaled_to_one(vectors: Tensor) -> Tensor:
+    """Exact for integer vectors: their squares add up below 2^53. A zero vector stays one."""
+    length = vectors.square().sum(-1, keepdim=True).sqrt()
+    return torch.where(length == 0, vectors, vectors / length)
