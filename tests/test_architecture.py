@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engines",),
     ("artifact", "nets", "data", "budget", "card"),
     ("privacy",),
-    ("files", "randomness"),
+    ("files", "randomness", "compilation"),
     ("errors",),
 )
 """From top to bottom. A module may import its own layer and any below; `veilset/__init__.py` gathers public names."""

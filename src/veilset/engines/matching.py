@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from veilset.compilation import fused_on_cuda
 from veilset.engines.checkpointing import Checkpoints, keep, restore
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.engines.weight_average import WeightAverage
@@ -85,6 +86,7 @@ class _Matching:
         self.optimiser = torch.optim.Adam(
             generator.parameters(), lr=self.rate, betas=BETAS, fused=True, capturable=fast
         )  # fmt: skip
+        self.images_of = fused_on_cuda(generator)
         self.average = WeightAverage(list(generator.parameters()), AVERAGE)
         self.take_step = GraphedStep(self.step, self.choices(), [streams.draws])
 
@@ -126,7 +128,7 @@ class _Matching:
         generator, draws = self.generator, self.streams.draws
         labels = classes.repeat_interleave(self.effort.images_per_class)
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
-            images = generator(generator.latents(len(labels), draws), labels)
+            images = self.images_of(generator.latents(len(labels), draws), labels)
         images = generator.jitter(images.float(), draws)
         return torch.stack(
             [

@@ -115,7 +115,7 @@ class Sketch:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "fast": {},
         "balanced": {
-            "networks": 100, "width": 128, "trained_networks": 48, "network_steps": 600, "latent_size": 64,
+            "networks": 100, "width": 128, "trained_networks": 24, "network_steps": 600, "latent_size": 64,
             "channels": 256, "first_steps": 1500, "steps": 4000, "images_per_class": 32, "training_images": 20_000,
         },
         "best": {

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
 
@@ -97,6 +98,7 @@ class FeatureBank(nn.Module):
           one that is not a number gives vectors that are none: bound them before use.
         """
         levels = (images.double() * 255).round().float() - 128
+        levels = levels.contiguous(memory_format=torch.channels_last)
         pixels = images.shape[-1] * images.shape[-2] * len(images)
         at_once = max(1, WORKSPACE[images.device.type] // max(1, pixels * self.width))
         parts = [self._exact_part(levels, some) for some in torch.arange(self.count).split(at_once)]
@@ -106,11 +108,8 @@ class FeatureBank(nn.Module):
         which = which.to(levels.device)
         # An algorithm of transforms may be off by a little; the true sums are integers, so rounding restores them.
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=True):
-            hidden = levels
-            for block, weight in enumerate(self.weights):
-                sums = _grouped(hidden.round(), weight[which].float(), block).round()
-                hidden = F.avg_pool2d(_normed(sums if block == 0 else (sums / SHRINK).round()).round(), 2)
-        raw = (_last_map(hidden) * 16).round().double().reshape(len(levels), len(which), self.length)
+            hidden = _exact_maps(levels, [weight[which].float() for weight in self.weights])
+        raw = hidden.double().reshape(len(levels), len(which), self.length)
         unit = _scaled_to_one(raw)
         seen = (unit * UNIT).round() - (self.centre[which].double() * UNIT).round()
         return _scaled_to_one(seen)
@@ -122,6 +121,17 @@ class FeatureBank(nn.Module):
         return F.normalize(unit - self.centre[which], dim=-1)
 
 
+@fused_on_cuda
+def _exact_maps(levels: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Last maps in whole sixteenths, from whole grey levels."""
+    hidden = levels
+    for block, weight in enumerate(weights):
+        sums = _grouped(hidden.round(), weight, block).round()
+        hidden = F.avg_pool2d(_normed(sums if block == 0 else (sums / SHRINK).round()).round(), 2)
+    return (_last_map(hidden) * 16).round()
+
+
+@fused_on_cuda
 def soft_features(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """(n, channels, height, width) in [0, 1] -> (n, networks, length), differentiable in images and weights."""
     fast = images.is_cuda

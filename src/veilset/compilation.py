@@ -1,0 +1,42 @@
+"""Fusing the many small operations of a function into few kernels, on CUDA machines that have a compiler."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import shutil
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def fused_on_cuda(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`function` as it is for tensors on the CPU, and compiled where its first argument is on CUDA.
+
+    Results are the same up to rounding. Without a compiler, or where it fails, the function runs as written: slower.
+    """
+    compiled: list[Callable[..., Tensor]] = []
+    failed = False
+
+    def call(first: Tensor, *rest: Any) -> Tensor:
+        nonlocal failed
+        if failed or not first.is_cuda or not _has_compiler():
+            return function(first, *rest)
+        if not compiled:  # not before it is needed: loading the compiler takes seconds
+            compiled.append(torch.compile(function, dynamic=False))
+        try:
+            return compiled[0](first, *rest)
+        except Exception as error:  # compilers raise what they like; if the function is at fault, it says so itself
+            failed = True
+            warnings.warn(f"slower than need be: torch.compile failed ({type(error).__name__})", stacklevel=2)
+            return function(first, *rest)
+
+    return call
+
+
+@functools.cache
+def _has_compiler() -> bool:
+    return importlib.util.find_spec("triton") is not None and (shutil.which("gcc") or shutil.which("cc")) is not None
