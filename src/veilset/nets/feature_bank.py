@@ -31,7 +31,7 @@ DEVIATION = 10.0
 LEVEL = 32.0
 """Activation of one standard deviation."""
 TOP = 255.0
-SHRINK = 32.0
+SHRINK = 64.0
 """Sums after the first block are divided by this and rounded, so that their squares add up below 2^53 at any size."""
 FLAT = 4.0
 """Added to the variance of a channel: a flat one stays flat instead of showing its rounding."""
