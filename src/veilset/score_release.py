@@ -82,7 +82,7 @@ class NoisyScores:
             for place, name in enumerate(self.classifiers)
         }
         if len(parts) > 1:
-            parts[f"gen2real/{self.preset or 'mean'} (mean)"] = self.correct
+            parts[f"gen2real/mean of {self.preset}" if self.preset else "gen2real/mean"] = self.correct
         return [Accuracy(name, *_accuracy(part, self.total, self.noise_std)) for name, part in parts.items()]
 
     def to_json(self) -> dict[str, Any]:
