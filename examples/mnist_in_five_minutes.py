@@ -16,7 +16,7 @@ from veilset.card import plain_words
 from veilset.console import Show
 from veilset.report.build import write_reports
 from veilset.run_folder import RunFolder
-from veilset.scoring import score_run
+from veilset.scoring import Request, score_run
 from veilset.sharing import export
 
 
@@ -40,7 +40,7 @@ def main() -> None:
         )  # fmt: skip
         run = RunFolder.open(options.out)
         scores = score_run(
-            run, veilset.load("mnist", split="test"), number=options.samples, classifiers=["cnn", "mlp"], seeds=[0],
+            run, veilset.load("mnist", split="test"), Request(number=options.samples, classifiers=("cnn", "mlp")),
             device=torch.device("cpu"), progress=show.progress,
         )  # fmt: skip
     write_reports(run)

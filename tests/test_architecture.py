@@ -18,13 +18,13 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "studio", "console", "__main__"),
-    ("report", "api", "scoring"),
+    ("report", "api", "scoring", "dp_scores"),
     ("run", "sharing", "run_folder"),
     ("model",),
     ("evaluate", "audit"),
     ("methods", "federated"),
     ("engines",),
-    ("artifact", "nets", "data", "budget", "card"),
+    ("artifact", "score_release", "nets", "data", "budget", "card"),
     ("privacy",),
     ("files", "randomness", "compilation"),
     ("errors",),

@@ -33,9 +33,10 @@ def test_a_run_folder_has_two_sides(images: ImageSet, plan: Plan, tmp_path: Path
     execute(images, plan, tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"release", "vault"}
     vault = {name for name in files(tmp_path / "run" / "vault") if not name.startswith("checkpoints/")}
-    assert vault == {"plan.json", "images.json", "ledger.jsonl", "log.jsonl", "shard.key"}
+    hashes = "training-images.hashes"
+    assert vault == {"plan.json", "images.json", "ledger.jsonl", "log.jsonl", "shard.key", hashes}
     assert (tmp_path / "run" / "vault").stat().st_mode & 0o777 == 0o700
-    for name in ("plan.json", "ledger.jsonl", "shard.key"):
+    for name in ("plan.json", "ledger.jsonl", "shard.key", hashes):
         assert (tmp_path / "run" / "vault" / name).stat().st_mode & 0o077 == 0
 
 

@@ -28,8 +28,10 @@ from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.sides import is_sealed, sealed_twin
 
 FORMAT = 1
-RELEASED = ("config.json", "model.safetensors", "privacy.json", "README.md", "samples.png", "report.html")
-"""Every file a release may hold, beside the manifest that hashes them."""
+RELEASED = (
+    "config.json", "model.safetensors", "privacy.json", "README.md", "samples.png", "report.html", "scores.json",
+)  # fmt: skip
+"""Every file a release may hold, beside the manifest that hashes them. The scores are noisy ones."""
 MANIFEST = "manifest.json"
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "I64": torch.int64}
 _MAX_HEADER = 1 << 20
@@ -117,9 +119,20 @@ def write_release(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def update_manifest(folder: Path) -> None:
-    """Hashes the files of a release anew, after one of them (the report) was replaced."""
+    """Hashes the files of a release anew, after one of them (a report, noisy scores) was replaced."""
     hashes = {name: _sha256((folder / name).read_bytes()) for name in RELEASED if (folder / name).exists()}
     write_atomically(folder / MANIFEST, json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode())
+
+
+def forget(folder: Path, name: str) -> None:
+    """Takes one file out of folder and manifest, half-written or whole. All other hashes stay, so that other changes
+    are still noticed."""
+    manifest = read_json(folder / MANIFEST, "a finished release")
+    if isinstance(manifest.get("sha256"), dict):
+        manifest["sha256"].pop(name, None)
+    for path in (folder / name, *folder.glob(f".{name}.*")):
+        path.unlink(missing_ok=True)
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 def read_release(folder: Path) -> dict[str, bytes]:

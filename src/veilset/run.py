@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from veilset.artifact import Privacy, model_bytes, privacy_bytes, write_release
 from veilset.budget import DatasetBudget
 from veilset.card import model_card
 from veilset.data.pictures import sample_grid
-from veilset.data.spec import ImageSet
+from veilset.data.spec import ImageSet, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
 from veilset.methods.base import FitContext, Progress, get_method, make_config
@@ -49,9 +50,7 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
     if plan.facts.unit is Unit.USER and images.users is None:
         raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
-    path = images.source.path
-    if images.source.benchmark and path and Path(path).exists() and DatasetBudget.find(Path(path)) is not None:
-        raise ConfigError("private data with a budget, or a public benchmark", "both", "Drop --benchmark.")
+    budget_of(images.source)  # refuses a benchmark that has a budget
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
         proven = shown(plan.epsilon_planned or 0.0)
         raise PrivacyError(
@@ -70,15 +69,17 @@ def execute(
     device: torch.device | str = "cpu",
     progress: Progress = lambda *_: None,
     allow_published: bool = False,
+    prepare: Callable[[RunFolder], None] = lambda folder: None,
     noise: NoiseSource | None = None,
 ) -> Model:
     """Runs a plan into a new folder.
 
     Args:
+        prepare: what is to be done in the new folder before anything is measured, such as reserving noisy scores.
         noise: for tests only; a reproducible source voids the claim and everything says so.
     """
     check_allowed(plan, images, allow_published=allow_published)
-    budget = _budget_of(images)
+    budget = budget_of(images.source)
     require_empty(path)
     plan = reserve(plan, _path_of(images))
     if budget is not None and plan.reservation is not None:
@@ -87,6 +88,7 @@ def execute(
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:
         folder = RunFolder.create(path, plan, images, budget)
+        prepare(folder)
         ledger = PrivacyLedger.open_new(
             folder.ledger_path, planned=plan.planned, reserve=plan.reserve, adjacency=plan.facts.adjacency,
             unit=plan.facts.unit, delta=plan.delta, not_private=not_private,
@@ -108,7 +110,7 @@ def resume(
 ) -> Model:
     """Continues an interrupted run with fresh noise. What was charged stays charged; a finished run is just loaded."""
     folder = RunFolder.open(path)
-    plan, budget = Plan.load(folder.plan_path), _budget_of(images)
+    plan, budget = Plan.load(folder.plan_path), budget_of(images.source)
     folder.check_same_images(images, budget)
     if folder.finished:
         model = from_pretrained(path)
@@ -220,6 +222,13 @@ def _path_of(images: ImageSet) -> Path | None:
     return Path(images.source.path) if images.source.path and images.source.benchmark is None else None
 
 
-def _budget_of(images: ImageSet) -> DatasetBudget | None:
-    path = _path_of(images)
-    return DatasetBudget.find(path) if path is not None and path.exists() else None
+def budget_of(source: Source) -> DatasetBudget | None:
+    """The account of a collection, where it has one; public benchmarks have none.
+
+    Raises: ConfigError where data with a budget is declared a public benchmark.
+    """
+    path = Path(source.path) if source.path else None
+    budget = DatasetBudget.find(path) if path is not None and path.exists() else None
+    if budget is not None and source.benchmark:
+        raise ConfigError("private data with a budget, or a public benchmark", "both", "Drop --benchmark.")
+    return budget

@@ -8,18 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file as safetensors_load_file
 from safetensors.torch import save as safetensors_save
 from torch import Tensor
 
 from veilset.budget import DatasetBudget
+from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints
 from veilset.data.spec import ImageSet
 from veilset.errors import RunError
 from veilset.files import read_json, require_empty, write_atomically
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.privacy.noise import NoiseSource
+
+FINGERPRINTS = "training-images.hashes"
+"""A key of this run's own, then keyed hashes of the images it was fitted on."""
 
 
 class RunFolder:
@@ -41,6 +46,8 @@ class RunFolder:
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
         note = json.dumps(_identity(images, budget)).encode()
         write_atomically(folder.vault / "images.json", note, mode=0o600)
+        key = NoiseSource().key_bytes(KEY_BYTES)
+        write_atomically(folder.vault / FINGERPRINTS, key + fingerprints(images, key).tobytes(), mode=0o600)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
 
@@ -90,6 +97,16 @@ class RunFolder:
         known = read_json(self.vault / "images.json", "the note of this run's images")
         if known != _identity(images, budget):
             raise RunError("the images this run was started on", "others", f"Resume it with {known.get('images')}.")
+
+    def count_training_images(self, images: ImageSet) -> int | None:
+        """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""
+        path = self.vault / FINGERPRINTS
+        if not path.is_file():
+            return None
+        data = path.read_bytes()
+        if len(data) < KEY_BYTES or (len(data) - KEY_BYTES) % HASH_BYTES:
+            raise RunError(f"hashes of the training images in {path}", "a damaged file", "Restore it from a backup.")
+        return count_known(images, np.frombuffer(data, dtype="<u8", offset=KEY_BYTES), data[:KEY_BYTES])
 
     def shard_key(self, budget: DatasetBudget | None) -> bytes:
         """The data set's key where it has a budget, else one of this run's own; the same after a resume."""

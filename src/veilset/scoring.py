@@ -3,41 +3,157 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from veilset.data.spec import ImageSet
+from veilset.data.spec import ImageSet, ImageSpec
+from veilset.errors import ConfigError, DataError
 from veilset.evaluate import Score, fidelity, gen2real, run_preset
+from veilset.evaluate.extractors import Extractor, get_extractor
+from veilset.evaluate.fidelity import METRICS, check_metrics
+from veilset.evaluate.inception import CPU_IMAGES_PER_SECOND, InceptionExtractor
+from veilset.evaluate.matching import check_classes, check_shapes
+from veilset.evaluate.presets import get_preset
+from veilset.evaluate.utility import check_choices, check_sets
 from veilset.files import write_atomically
 from veilset.methods.base import Progress
-from veilset.model import from_pretrained
+from veilset.model import Model, from_pretrained
 from veilset.run_folder import RunFolder
 
 SCORES = "scores.json"
+MOST_SHARED = 0.01
+"""Share of test images that may be training images: public sets hold a few repetitions, more is a mistake."""
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of an evaluation: checked when it is made, before anything is read, sampled, trained or paid."""
+
+    number: int
+    """Synthetic images to draw."""
+    classifiers: tuple[str, ...] = ()
+    """None of them where only fidelity is asked for."""
+    seeds: tuple[int, ...] = (0,)
+    preset: str | None = None
+    """A published protocol, whose classifiers take the place of `classifiers`."""
+    fidelity: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.preset is not None:
+            object.__setattr__(self, "classifiers", get_preset(self.preset).classifiers)
+        if self.classifiers or not self.fidelity:
+            check_choices(self.classifiers, self.seeds)
+        if self.fidelity:
+            check_metrics(self.fidelity)
+
+    def check_fits(self, ours: ImageSpec, real: ImageSpec) -> None:
+        """Whether a model of images like `ours` can be measured on images like `real` as asked."""
+        if self.number < max(ours.num_classes, 2):
+            raise ConfigError(
+                f"at least one synthetic image for each of {ours.num_classes} classes, and two in all",
+                f"{self.number}",
+                "Draw more with --number.",
+            )
+        if self.classifiers:
+            return check_sets(ours, real)
+        check_shapes(ours, real)
+        check_classes(ours, real)
 
 
 def score_run(
     folder: RunFolder,
     test: ImageSet,
+    request: Request,
     *,
-    number: int,
-    classifiers: Sequence[str],
-    seeds: Sequence[int],
     device: torch.device,
     progress: Progress,
-    preset: str | None = None,
-    fidelity_metrics: Sequence[str] = (),
+    warn: Warn = lambda text: None,
 ) -> list[Score]:
-    """Samples `number` images and scores them: gen2real by the named classifiers or preset, and fidelity metrics."""
-    synthetic = from_pretrained(folder.path).sample(number, device=device, progress=progress)
-    if preset is None:
-        scores = gen2real(synthetic, test, classifiers=classifiers, seeds=seeds, device=device, progress=progress)
-    else:
-        scores = run_preset(preset, synthetic, test, seeds=seeds, device=device, progress=progress)
-    if fidelity_metrics:
-        cache = folder.vault / "features"
-        scores += fidelity(synthetic, test, metrics=fidelity_metrics, device=device, cache=cache, progress=progress)
+    """Samples images and scores them as asked. Either all scores are written, or those of before are still there.
+
+    Raises: DataError where the test images do not fit the model or are its training images.
+    """
+    model = from_pretrained(folder.path)
+    request.check_fits(model.spec, test.spec)
+    shared = overlap_warnings(folder, test, judged=bool(request.classifiers))
+    extractor = _extractor(request, device)
+    for text in (*shared, *_slowness(extractor, request.number + len(test))):
+        warn(text)
+    scores = [
+        _with_warnings(score, shared) for score in _measure(folder, model, test, request, extractor, device, progress)
+    ]
     value = json.dumps([score.to_json() for score in scores], indent=1).encode()
     write_atomically(folder.vault / SCORES, value, mode=0o600)
     return scores
+
+
+def _measure(
+    folder: RunFolder,
+    model: Model,
+    test: ImageSet,
+    request: Request,
+    extractor: Extractor | str,
+    device: torch.device,
+    progress: Progress,
+) -> list[Score]:
+    synthetic = model.sample(request.number, device=device, progress=progress)
+    common: dict[str, Any] = {"device": device, "progress": progress}
+    scores: list[Score] = []
+    if request.preset is not None:
+        scores += run_preset(request.preset, synthetic, test, seeds=request.seeds, **common)
+    elif request.classifiers:
+        scores += gen2real(synthetic, test, classifiers=request.classifiers, seeds=request.seeds, **common)
+    if request.fidelity:
+        cache = folder.vault / "features"
+        scores += fidelity(synthetic, test, metrics=request.fidelity, extractor=extractor, cache=cache, **common)
+    return scores
+
+
+def overlap_warnings(folder: RunFolder, test: ImageSet, *, judged: bool) -> list[str]:
+    """What the owner must know about test images that are training images.
+
+    A classifier that is `judged` by them looks better than it is: memorised images come back as test images. Measuring
+    fidelity against training images has its uses, above all to find copies.
+
+    Raises: DataError where classifiers would be judged by more of them than chance explains.
+    """
+    known, readable = folder.count_training_images(test), int(test.valid.sum())
+    if known is None:
+        return ["this run kept no hashes of its training images: whether test images are among them is unknown"]
+    if known == 0:
+        return []
+    found = f"{known:,} of {readable:,} test images are training images, pixel by pixel"
+    if judged and known > MOST_SHARED * readable:
+        raise DataError(
+            "test images that were kept back from training",
+            found,
+            "Use other images: --split test where the source has one, or a part that was set aside before the fit. To "
+            "look for copies of training images: --classifiers none --fidelity nearest-real.",
+        )
+    return [f"{found}: scores on them flatter the model"]
+
+
+def _extractor(request: Request, device: torch.device) -> Extractor | str:
+    """Made before anything is trained, so that missing or wrong weights cost no time."""
+    needed = any(METRICS[name].features for name in request.fidelity)
+    return get_extractor(device=device) if needed else "auto"
+
+
+def _slowness(extractor: Extractor | str, num_images: int) -> list[str]:
+    if not isinstance(extractor, InceptionExtractor) or extractor.device.type != "cpu":
+        return []
+    minutes = num_images / CPU_IMAGES_PER_SECOND / 60
+    return [
+        f"Inception features of {num_images:,} images take about {minutes:,.0f} minutes on two CPU cores "
+        f"({CPU_IMAGES_PER_SECOND} images/s): use --device cuda or fewer images; those of the test set are kept"
+    ]
+
+
+def _with_warnings(score: Score, texts: list[str]) -> Score:
+    if not texts:
+        return score
+    return replace(score, details={**score.details, "warnings": [*score.details.get("warnings", []), *texts]})

@@ -12,29 +12,55 @@ from veilset.errors import ArtifactError
 from veilset.files import require_empty
 from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.model import Model, from_pretrained, release_folder
-from veilset.privacy.accounting import price, renyi_epsilon
-from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS
+from veilset.privacy.accounting import Price, price, renyi_epsilon
+from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim
+from veilset.privacy.events import steps
+from veilset.privacy.ledger import LedgerRecord
+from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores
 
 
 def verify(path: Path) -> dict[str, Any]:
     """What anyone can check about a release: hashes, ledger chain, model, and epsilon priced anew by two accountants.
 
+    Noisy scores in it have a claim of their own, about the test set, which is checked in the same way.
+
     Raises: ArtifactError or LedgerError for anything that does not hold.
     """
     model = from_pretrained(path)
     claim, record = model.claim, model.privacy.record
-    stated = (claim.delta, claim.adjacency, claim.unit)
-    if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) != (not record.private):
-        raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
+    _check_terms(claim, record)
     result: dict[str, Any] = {
         "method": model.method,
         "claim": claim.summary,
         "files": "unchanged",
         "ledger": "unbroken",
     }
+    scores = read_release(release_folder(path)).get(SCORES)
+    if scores is not None:
+        result["noisy_scores"] = [_checked_scores(one) for one in read_noisy_scores(scores)]
     if claim.epsilon is None:
         _check_card(release_folder(path), model)
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
+    exact, second = _repriced(claim, record)
+    _check_card(release_folder(path), model)
+    verdict = "the stated epsilon follows from the ledger"
+    return {
+        **result,
+        "epsilon": exact.epsilon,
+        "accountant": exact.accountant,
+        "epsilon_renyi": second,
+        "verdict": verdict,
+    }
+
+
+def _check_terms(claim: Claim, record: LedgerRecord) -> None:
+    stated = (claim.delta, claim.adjacency, claim.unit)
+    if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) != (not record.private):
+        raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
+
+
+def _repriced(claim: Claim, record: LedgerRecord) -> tuple[Price, float | None]:
+    """The ledger's price by two accountants, after comparing both with each other and with the claim."""
     exact = price(record.spent, record.delta, record.adjacency)
     second = renyi_epsilon(record.spent, record.delta, record.adjacency)
     for name, priced, claimed in (("epsilon", exact.epsilon, claim.epsilon), ("mu", exact.mu, claim.mu)):
@@ -50,15 +76,23 @@ def verify(path: Path) -> dict[str, Any]:
             f"Renyi accounting below it: {second:.6g}",
             "Do not rely on either; report this as a bug.",
         )
-    _check_card(release_folder(path), model)
-    verdict = "the stated epsilon follows from the ledger"
-    return {
-        **result,
-        "epsilon": exact.epsilon,
-        "accountant": exact.accountant,
-        "epsilon_renyi": second,
-        "verdict": verdict,
-    }
+    return exact, second
+
+
+def _checked_scores(scores: NoisyScores) -> str:
+    """The claim of one purchase of noisy scores, after the same checks; reading computed its accuracies anew."""
+    claim, record = scores.privacy.claim, scores.privacy.record
+    _check_terms(claim, record)
+    released_once = record.charged == steps(record.planned) and not record.resumed
+    if claim.epsilon is None or not released_once:
+        raise ArtifactError("noisy scores released once, with a claim", claim.summary, "Do not trust this release.")
+    _repriced(claim, record)
+    missing = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *ASSUMPTIONS} - set(claim.assumptions)
+    if missing:
+        raise ArtifactError(
+            "every assumption of the noisy scores", f"missing: {sorted(missing)}", "Do not trust this release."
+        )
+    return claim.summary
 
 
 def _check_card(folder: Path, model: Model) -> None:

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from veilset.evaluate import copies
 from veilset.evaluate.copies import duplicate_counts, exact_copies, nearest_real, quantiles, real_to_real
 from veilset.randomness import named_generator
 
@@ -47,6 +48,29 @@ def test_a_memoriser_lies_closer_to_real_images_than_they_lie_to_each_other():
     honest = real_to_real(real, named_generator(0, "references"))
     assert len(honest) == 100
     assert float(nearest_real(memorised, real).max()) < 0.1 * float(honest.min())
+
+
+@pytest.mark.parametrize("chunk", [1, 64 * 7, 64 * 1000])
+def test_distances_do_not_depend_on_how_the_images_are_cut_into_pieces(monkeypatch, chunk):
+    real, synthetic = noise(23), noise(11, "other")
+    vectors = [images.double().flatten(1) / 255 for images in (synthetic, real)]
+    monkeypatch.setattr(copies, "CHUNK_VALUES", chunk)
+    torch.testing.assert_close(nearest_real(synthetic, real), torch.cdist(*vectors).min(1).values, rtol=1e-6, atol=1e-6)
+    among = torch.cdist(vectors[1], vectors[1]).fill_diagonal_(torch.inf).min(1).values
+    honest = real_to_real(real, named_generator(0, "references"))
+    torch.testing.assert_close(honest.sort().values, among.sort().values, rtol=1e-6, atol=1e-6)
+    assert nearest_real(real, real.flip(0)).tolist() == [0.0] * 23
+
+
+def test_large_images_are_converted_piece_by_piece_and_never_all_at_once(monkeypatch):
+    converted = []
+    vectors = copies._vectors
+    monkeypatch.setattr(
+        copies, "_vectors", lambda pixels, device: converted.append(pixels.numel()) or vectors(pixels, device)
+    )
+    monkeypatch.setattr(copies, "CHUNK_VALUES", 640)
+    nearest_real(noise(50), noise(200, "other"))
+    assert max(converted) <= 640
 
 
 def test_quantiles_are_named_and_ascend():

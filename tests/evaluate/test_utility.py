@@ -133,12 +133,12 @@ def test_another_classifier_needs_one_registry_entry(monkeypatch):
 @pytest.mark.parametrize(
     ("synthetic", "test", "message"),
     [
-        (toy("a", 10), toy("b", 10, height=9), r"shape \(1, 9, 8\)"),
-        (toy("a", 10), toy("b", 10, channels=3), r"shape \(3, 8, 8\)"),
-        (toy("a", 10), toy("b", 10, names=("left", "mid", "right")), "2 synthetic and 3 real classes"),
+        (toy("a", 10), toy("b", 10, height=9), r"size=\(8, 8\), color=\"grey\""),
+        (toy("a", 10, channels=3), toy("b", 10), 'color="rgb"'),
+        (toy("a", 10), toy("b", 10, names=("left", "mid", "right")), r"3 real ones: \[\] are missing, \['mid'\]"),
         (toy("a", 10, names=("all",)), toy("b", 10, names=("all",)), "two or more classes"),
         (toy("a", 10), toy("b", 10, names=("right", "left")), "Renumber"),
-        (toy("a", 10), toy("b", 10, names=("left", "up")), r"no synthetic class \['up'\], but \['right'\]"),
+        (toy("a", 10), toy("b", 10, names=("left", "up")), r"\['right'\] are missing, \['up'\] are unknown"),
         (toy("a", 1), toy("b", 10), r"none of \['right'\]"),
         (toy("a", 0), toy("b", 10), r"none of \['left', 'right'\]"),
         (toy("a", 10), toy("b", 0), "no readable image"),
@@ -167,6 +167,23 @@ def test_sets_that_do_not_fit_together_are_refused(synthetic, test, message):
 def test_unusable_choices_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         gen2real(toy("a", 10), toy("b", 10), **options)
+
+
+def test_advice_never_sends_anybody_to_the_training_images():
+    for test in (toy("b", 10, height=9), toy("b", 10, names=("up", "down")), toy("b", 10, names=("right", "left"))):
+        with pytest.raises(DataError) as caught:
+            gen2real(toy("a", 10), test)
+        assert "fitted on" not in caught.value.todo
+
+
+def test_a_missing_package_is_noticed_before_the_first_classifier_is_fitted(monkeypatch):
+    def refuse(train, ctx):
+        raise AssertionError("a classifier was fitted")
+
+    monkeypatch.setitem(CLASSIFIERS, "first", Classifier(fit=refuse))
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(MissingExtra, match="xgboost"):
+        gen2real(toy("a", 10), toy("b", 10), classifiers=("first", "xgboost"))
 
 
 def test_without_scikit_learn_the_cnn_works_and_the_mlp_says_what_to_install(monkeypatch):

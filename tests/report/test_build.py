@@ -4,15 +4,22 @@ import re
 import shutil
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+import torch
 
+import veilset
 from veilset.artifact import read_release
+from veilset.dp_scores import buy_scores
 from veilset.errors import ArtifactError, MissingExtra, RunError
 from veilset.evaluate.scores import Score
 from veilset.report import write_reports
 from veilset.report.pages import TEMPLATES
 from veilset.run_folder import RunFolder
+from veilset.scoring import Request
 from veilset.sharing import export, verify
+
+from .conftest import CLASSES, secret_score
 
 
 def text_of(path):
@@ -250,3 +257,44 @@ def test_notes_of_a_score_are_on_the_owners_page_only(copy_of):
     public, owner = map(text_of, write_reports(copy_of(scores=(score,))))
     assert "fid: 137 images are few" in owner
     assert "137 images are few" not in public
+
+
+def bought(run, epsilon):
+    """Noisy scores of a tiny test set, by a classifier that needs no training."""
+    draws = np.random.default_rng(9)
+    test = veilset.load(draws.integers(0, 256, (300, 8, 8), dtype=np.uint8), np.arange(300) % 3, class_names=CLASSES)
+    request = Request(number=30, classifiers=("gaussian-nb",))
+    quiet = {"device": torch.device("cpu"), "progress": lambda *_: None}
+    return buy_scores(run, test, request, epsilon=epsilon, **quiet)
+
+
+def test_noisy_scores_are_on_both_pages_with_a_claim_of_their_own(copy_of):
+    run = copy_of(scores=())
+    (accuracy,) = bought(run, 4.0).accuracies
+    for page in map(text_of, write_reports(run)):
+        assert f"{100 * accuracy.accuracy:.2f} %" in page
+        assert f"± {100 * accuracy.standard_error:.2f} %" in page
+        assert "epsilon 4 at delta 1e-05 for adding or removing one image" in page
+        assert "about the test set" in page
+        assert "All noisy accuracies together" not in page
+        assert Tags(page).open == []
+    assert verify(run.path)["noisy_scores"]
+
+
+def test_several_purchases_are_also_priced_together(copy_of):
+    run = copy_of(scores=())
+    for _ in range(2):
+        bought(run, 4.0)
+    page = text_of(write_reports(run)[0])
+    (together,) = re.findall(r"All noisy accuracies together.*epsilon ([0-9.]+) at", page)
+    assert 4.0 < float(together) < 8.0
+
+
+def test_exact_scores_measured_after_a_purchase_stay_off_the_public_page(copy_of):
+    run = copy_of(scores=())
+    bought(run, 4.0)
+    (run.vault / "scores.json").write_text(json.dumps([secret_score().to_json()]))
+    public, owner = map(text_of, write_reports(run))
+    assert "61.83" in owner
+    assert "61.83" not in public
+    assert "Noisy accuracies" in public

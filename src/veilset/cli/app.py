@@ -15,7 +15,7 @@ from veilset import api, run, sharing
 from veilset.budget import DatasetBudget
 from veilset.cli import budget
 from veilset.cli.compare import compare
-from veilset.cli.evaluate import evaluate, weights
+from veilset.cli.evaluate import evaluate, scores_to_reserve, weights
 from veilset.cli.options import (
     METHOD_OPTIONS,
     AccountingOf,
@@ -25,6 +25,7 @@ from veilset.cli.options import (
     Declared,
     Delta,
     Device,
+    DpScores,
     Epsilon,
     Fit,
     Method,
@@ -159,16 +160,22 @@ def fit(
     allow_published_accounting: Annotated[
         bool, typer.Option("--allow-published-accounting", help="Let a published epsilon near private data.")
     ] = False,
+    dp_scores: DpScores = None,
+    test: Annotated[str | None, typer.Option(help="With --dp-scores: the test images of `veilset evaluate`.")] = None,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`."""
+    """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`.
+
+    With --dp-scores and --test the cost of noisy scores is reserved now; `veilset evaluate --dp-scores` buys them.
+    """
+    reserved = scores_to_reserve(dp_scores, test, resume=resume)
     stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
     if stored is not None:
         check_agrees(stored, context)
     with Show(quiet) as show, _resumable():
         images = read_images(
-            source, show, size=size, class_names=class_names, fit=fit, color=color, split=split, strict=strict,
-            benchmark=benchmark,
+            source, show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
+            strict=strict, benchmark=benchmark,
         )  # fmt: skip
         common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
         common["allow_published"] = allow_published_accounting
@@ -181,7 +188,7 @@ def fit(
                 **method_options(context),
             )  # fmt: skip
             describe(chosen, show, declared=declared_size is not None or plan is not None)
-            model = run.execute(images, chosen, out, **common)
+            model = run.execute(images, chosen, out, prepare=reserved, **common)
     show.say(f"{model.claim.summary}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
     result({"run": str(out), "method": model.method, "claim": model.claim.to_json()})
 

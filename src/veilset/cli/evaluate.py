@@ -2,51 +2,148 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 from veilset import api
-from veilset.cli.options import Benchmark, Color, Device, Fit, Quiet, Run, Size, Split, read_images
+from veilset.cli.options import (
+    Benchmark,
+    ClassNames,
+    Color,
+    Device,
+    DpScores,
+    Fit,
+    Quiet,
+    Run,
+    Size,
+    Split,
+    parse_names,
+    parse_size,
+    read_images,
+)
 from veilset.console import Show, result
+from veilset.data import KNOWN_NAMES, ImageSet, inspect
+from veilset.data.spec import ImageSpec, Source
+from veilset.dp_scores import buy_scores, reserve_scores
+from veilset.errors import ConfigError
 from veilset.evaluate.fidelity import METRICS
 from veilset.evaluate.inception import convert_inception
 from veilset.evaluate.presets import PRESETS
+from veilset.evaluate.scores import Score
+from veilset.model import from_pretrained
+from veilset.privacy.gaussian import check_target
 from veilset.run_folder import RunFolder
-from veilset.scoring import score_run
+from veilset.score_release import NoisyScores
+from veilset.scoring import Request, score_run
 
-WEIGHTS = Path("fid-inception-2015.safetensors")
 ALL_METRICS = ", ".join(METRICS)
+NO_CLASSIFIERS = "none"
 
 
 def evaluate(
     source: Run,
     test: Annotated[str, typer.Option(help="Real test images the model never saw: folder, npz, or a known name.")],
     number: Annotated[int, typer.Option("--number", "-n", help="Synthetic images to draw for the scores.")] = 60000,
-    classifiers: Annotated[str, typer.Option(help="Comma-separated names, e.g. cnn,mlp,lenet.")] = "cnn,mlp",
+    classifiers: Annotated[str, typer.Option(help="Comma-separated names, e.g. cnn,mlp,lenet; or none.")] = "cnn,mlp",
     preset: Annotated[str | None, typer.Option(help=f"A published protocol instead: {', '.join(PRESETS)}.")] = None,
     fidelity: Annotated[str, typer.Option(help=f"Also measure these, comma-separated: {ALL_METRICS}.")] = "",
+    dp_scores: DpScores = None,
     seeds: Annotated[int, typer.Option(help="How many seeds; mean and sd are over them.")] = 1,
-    size: Size = None, fit: Fit = None, color: Color = None, split: Split = "test", benchmark: Benchmark = None,
-    device: Device = "auto", quiet: Quiet = False,
+    size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, split: Split = "test",
+    benchmark: Benchmark = None, device: Device = "auto", quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Train classifiers on synthetic images and test them on real ones (gen2real); compare the images themselves.
 
-    The scores are computed from real images without noise: they go to the owner's vault, not into the release.
+    The scores are computed from real images without noise: they go to the owner's vault, not into the release. With
+    --dp-scores noisy accuracies are bought instead, which may be shared; buy them before you look at exact ones.
     """
+    request = Request(
+        number=number, classifiers=() if classifiers == NO_CLASSIFIERS else tuple(classifiers.split(",")),
+        preset=preset, fidelity=tuple(name for name in fidelity.split(",") if name), seeds=tuple(range(seeds)),
+    )  # fmt: skip
+    folder, chosen = RunFolder.open(source), api.pick_device(device)
     with Show(quiet) as show:
-        real = read_images(test, show, size=size, fit=fit, color=color, split=split, strict=False, benchmark=benchmark)
-        scores = score_run(
-            RunFolder.open(source), real, number=number, classifiers=classifiers.split(","), preset=preset,
-            fidelity_metrics=[name for name in fidelity.split(",") if name], seeds=range(seeds),
-            device=api.pick_device(device), progress=show.progress,
+        common: dict[str, Any] = {"device": chosen, "progress": show.progress, "warn": show.warn}
+        real = _read_test(
+            test, from_pretrained(source).spec, show, size=size, fit=fit, color=color, split=split,
+            benchmark=benchmark, class_names=class_names,
         )  # fmt: skip
+        if dp_scores is not None:
+            bought = buy_scores(folder, real, request, epsilon=dp_scores, **common)
+        else:
+            scores = score_run(folder, real, request, **common)
+    if dp_scores is not None:
+        _show_bought(bought, source, show)
+    else:
+        _show_scores(scores, show)
+
+
+def _read_test(
+    test: str,
+    ours: ImageSpec,
+    show: Show,
+    *,
+    size: str | None,
+    color: Literal["grey", "rgb"] | None,
+    class_names: str | None,
+    **more: Any,
+) -> ImageSet:
+    """The test images in the model's size, colour and classes, where the options do not say otherwise."""
+    size = size or f"{ours.height}x{ours.width}"
+    color = color or ("grey" if ours.channels == 1 else "rgb")
+    names = parse_names(class_names)
+    if names is None and not _has_names(test, size=parse_size(size), color=color, **more):
+        names = list(ours.class_names)
+    return read_images(test, show, size=size, color=color, class_names=names, strict=False, **more)
+
+
+def _has_names(test: str, **options: Any) -> bool:
+    """Whether numbered classes come with names of their own: the model's would rename them in silence."""
+    if test in KNOWN_NAMES or not test.lower().endswith(".npz"):
+        return test in KNOWN_NAMES
+    own = inspect(test, **options)[0].class_names
+    return own != tuple(str(number) for number in range(len(own)))
+
+
+def _show_scores(scores: list[Score], show: Show) -> None:
     for score in scores:
         spread = "" if score.sd is None else f" +- {score.sd:.4f}"
         note = ", touched private data: do not publish" if score.touched_private_data else ", public benchmark"
         show.say(f"{score.metric:24} {score.mean:.4f}{spread} (n = {score.n}{note})")
+        for text in (*score.details.get("warnings", ()), *score.details.get("notes", ())):
+            show.warn(f"{score.metric}: {text}")
     result({"scores": [score.to_json() for score in scores]})
+
+
+def _show_bought(bought: NoisyScores, source: Path, show: Show) -> None:
+    for metric, accuracy, error in bought.accuracies:
+        show.say(f"{metric:24} {accuracy:.4f} +- {error:.4f} (noisy: may be shared)")
+    show.say(f"test set: {bought.privacy.claim.summary}\nnext: veilset report {source}, which shows them")
+    result({"noisy_scores": bought.to_json()})
+
+
+def scores_to_reserve(epsilon: float | None, test: str | None, *, resume: bool) -> Callable[[RunFolder], None]:
+    """What a fit does in its new folder, before anything is measured, to reserve noisy scores; nothing by default."""
+    if epsilon is None and test is None:
+        return lambda folder: None
+    if epsilon is None or test is None or resume:
+        found = "--resume: a resumed run keeps what it reserved" if resume else "one of the two"
+        raise ConfigError(
+            "--dp-scores EPSILON together with --test IMAGES, for a new run", found, "Correct the options."
+        )
+    check_target(epsilon, delta=0.5)  # the epsilon alone; delta is checked with the plan
+    known = test in KNOWN_NAMES
+    if not known and not Path(test).exists():
+        raise ConfigError(f"test images at {test}", "nothing", "Check the path.")
+    images, price = Source(path=None if known else test, benchmark=test if known else None), epsilon
+
+    def reserve(folder: RunFolder) -> None:
+        reserve_scores(folder, images, price, before_fit=True)
+
+    return reserve
 
 
 def weights(

@@ -42,20 +42,24 @@ Split = Annotated[Literal["train", "test"], typer.Option(help="Which part, where
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at an undecodable file instead of treating it as empty.")]
 Benchmark = Annotated[str | None, typer.Option(help="Declare the data a public benchmark: no budget, stamped so.")]
 ClassNames = Annotated[str | None, typer.Option(help="Declare the classes, comma-separated, instead of reading them.")]
+DpScores = Annotated[
+    float | None,
+    typer.Option(help="Epsilon of noisy accuracies that may be shared, charged to the test set's own budget."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of weights, latents and batches. Never reaches the privacy noise.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages or progress; errors and the result remain.")]
 
 
 def read_images(
-    source: str, show: Show, *, size: str | None, class_names: str | None = None, **options: Any
+    source: str, show: Show, *, size: str | None, class_names: list[str] | None = None, **options: Any
 ) -> ImageSet:
     """Loads images with progress; the owner's warnings are shown, the first few of them."""
 
     def progress(done: int, total: int) -> None:
         show.progress("reading images", done, total)
 
-    images = load(source, size=parse_size(size), class_names=parse_names(class_names), progress=progress, **options)
+    images = load(source, size=parse_size(size), class_names=class_names, progress=progress, **options)
     for warning in images.warnings[:5]:
         show.warn(warning)
     if len(images.warnings) > 5:

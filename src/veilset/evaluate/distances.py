@@ -38,16 +38,6 @@ def neighbour_radii(vectors: Tensor, count: int, *, max_entries: int = MAX_ENTRI
     return torch.cat(found)
 
 
-def nearest(rows: Tensor, columns: Tensor, *, skip: Tensor | None = None) -> Tensor:
-    """Distance of every row to its nearest column. `skip[i]` is a column that row i may not use: itself."""
-    found = []
-    for part, squared in distance_pieces(rows, columns):
-        if skip is not None:
-            squared[torch.arange(len(squared), device=rows.device), skip[part]] = torch.inf
-        found.append(squared.min(dim=1).values.sqrt())
-    return torch.cat(found)
-
-
 def statistics_device(device: torch.device | str) -> torch.device:
     """Where double precision is at home: CUDA or the CPU."""
     device = torch.device(device)

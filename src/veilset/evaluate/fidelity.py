@@ -18,6 +18,7 @@ from veilset.evaluate import copies, inception_score, manifold, moments
 from veilset.evaluate.cached import extract, extract_cached
 from veilset.evaluate.distances import statistics_device
 from veilset.evaluate.extractors import Extractor, get_extractor
+from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.scores import Score
 from veilset.randomness import named_generator
 
@@ -48,8 +49,9 @@ def fidelity(
     Raises: DataError where the sets do not fit together or hold fewer than 2 images, ConfigError for an unknown metric
       or an extractor without its weights.
     """
-    _check_metrics(metrics)
-    _check_specs(synthetic, real)
+    check_metrics(metrics)
+    check_shapes(synthetic.spec, real.spec)
+    check_classes(synthetic.spec, real.spec)
     synthetic, real = _readable(synthetic, "synthetic"), _readable(real, "real")
     needs_features = any(METRICS[name].features for name in metrics)
     if isinstance(extractor, str) and needs_features:
@@ -234,26 +236,11 @@ def _score(name: str, pair: _Pair) -> Score:
     return Score.over_seeds(name, [value], touched_private_data=private, details=details)
 
 
-def _check_metrics(metrics: Sequence[str]) -> None:
+def check_metrics(metrics: Sequence[str]) -> None:
     unknown = [name for name in metrics if name not in METRICS]
     if isinstance(metrics, str) or unknown or not metrics or len(set(metrics)) != len(metrics):
         raise ConfigError(
             f"a list of distinct metrics out of: {', '.join(METRICS)}", f"{metrics!r}", 'Pass, for example, ("fid",).'
-        )
-
-
-def _check_specs(synthetic: ImageSet, real: ImageSet) -> None:
-    if synthetic.spec.shape != real.spec.shape:
-        raise DataError(
-            f"synthetic images of the real images' shape {real.spec.shape} (channels, height, width)",
-            f"{synthetic.spec.shape}",
-            "Read the real images with the size and channels that the model was fitted with.",
-        )
-    if synthetic.spec.class_names != real.spec.class_names:
-        raise DataError(
-            f"the real set's classes {real.spec.class_names}",
-            f"{synthetic.spec.class_names}",
-            "Evaluate against the collection the model was fitted on, or one with the same classes.",
         )
 
 

@@ -36,3 +36,5 @@ class Classifier:
     num_ticks: int = 1
     notes: tuple[str, ...] = ()
     """Where the protocol differs from its source; copied into the details of every score."""
+    check: Callable[[], None] = lambda: None
+    """Raises MissingExtra where a package is not installed: asked of all classifiers before any of them is fitted."""

@@ -35,6 +35,8 @@ HOW_TO_MAKE = (
 _ARCHIVE = "out_jit_module/data"
 _EPSILON = 1e-3  # of the graph's batch normalisations
 _BATCH = {"cpu": 16, "cuda": 256}
+CPU_IMAGES_PER_SECOND = 2.5
+"""Measured on two cores."""
 
 
 class InceptionExtractor:

@@ -68,6 +68,12 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+def get_preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise ConfigError(f"one of the presets {', '.join(PRESETS)}", repr(name), "Choose one of them.")
+    return PRESETS[name]
+
+
 def run_preset(
     name: str,
     synthetic: ImageSet,
@@ -84,9 +90,7 @@ def run_preset(
 
     Raises: ConfigError for an unknown preset, and what `gen2real` raises.
     """
-    if name not in PRESETS:
-        raise ConfigError(f"one of the presets {', '.join(PRESETS)}", repr(name), "Choose one of them.")
-    preset = PRESETS[name]
+    preset = get_preset(name)
     seeds = preset.seeds if seeds is None else seeds
 
     def scores_of(measure: Measure, train: ImageSet) -> list[Score]:

@@ -135,12 +135,16 @@ _ENTRIES: dict[str, _Entry] = {
 }
 
 
-def _fit(name: str, entry: _Entry, train: ImageSet, ctx: FitContext) -> Predict:
-    seed = int(torch.randint(2**31 - 1, (), generator=ctx.generator(name)))
+def _built(name: str, entry: _Entry, seed: int) -> Any:
     try:
-        model = entry.build(seed)
+        return entry.build(seed)
     except ImportError as error:
         raise MissingExtra(entry.package, "eval", f"the classifier '{name}'") from error
+
+
+def _fit(name: str, entry: _Entry, train: ImageSet, ctx: FitContext) -> Predict:
+    seed = int(torch.randint(2**31 - 1, (), generator=ctx.generator(name)))
+    model = _built(name, entry, seed)
     labels = train.labels.cpu().numpy()
     try:
         _fit_and_pass_on_warnings(name, model, flat_rows(train.pixels), labels, ctx)
@@ -182,7 +186,10 @@ def flat_rows(pixels: Tensor) -> np.ndarray:
 
 
 def _classifier(name: str, entry: _Entry) -> Classifier:
-    return Classifier(fit=lambda train, ctx: _fit(name, entry, train, ctx), notes=entry.notes)
+    def check() -> None:
+        _built(name, entry, seed=0)
+
+    return Classifier(fit=lambda train, ctx: _fit(name, entry, train, ctx), notes=entry.notes, check=check)
 
 
 SKLEARN_SUITE: dict[str, Classifier] = {name: _classifier(name, entry) for name, entry in _ENTRIES.items()}

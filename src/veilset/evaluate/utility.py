@@ -1,15 +1,16 @@
 """Utility of synthetic data: what a classifier that saw nothing else learns about the real world, and the reverse."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from veilset.data.spec import ImageSet
+from veilset.data.spec import ImageSet, ImageSpec
 from veilset.errors import ConfigError, DataError
-from veilset.evaluate.classifiers import CLASSIFIERS, FitContext
+from veilset.evaluate.classifiers import CLASSIFIERS, FitContext, Predict
+from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.scores import Score
 
 Progress = Callable[[str, int, int], None]
@@ -31,8 +32,8 @@ def gen2real(
 
     Raises: DataError where the two sets do not fit together, ConfigError for an unknown classifier or unusable seeds.
     """
-    _check_choices(classifiers, seeds)
-    _check_specs(synthetic, test)
+    check_choices(classifiers, seeds)
+    check_sets(synthetic.spec, test.spec)
     sides = _Sides("gen2real", _Side(synthetic, "synthetic"), _Side(test, "real"))
     return _evaluate(sides, classifiers, seeds, torch.device(device), progress)
 
@@ -51,8 +52,8 @@ def real2gen(
     A generator that shows one prototype per class gets full marks, so the score means little without gen2real. The
     scores are private unless the real set is a public benchmark. Raises what `gen2real` raises.
     """
-    _check_choices(classifiers, seeds)
-    _check_specs(synthetic, real)
+    check_choices(classifiers, seeds)
+    check_sets(synthetic.spec, real.spec)
     sides = _Sides("real2gen", _Side(real, "real"), _Side(synthetic, "synthetic"))
     return _evaluate(sides, classifiers, seeds, torch.device(device), progress)
 
@@ -70,10 +71,32 @@ def real2real(
 
     Private unless both sets are public benchmarks. Raises what `gen2real` raises.
     """
-    _check_choices(classifiers, seeds)
-    _check_specs(real, test)
+    check_choices(classifiers, seeds)
+    check_sets(real.spec, test.spec)
     sides = _Sides("real2real", _Side(real, "real"), _Side(test, "real"))
     return _evaluate(sides, classifiers, seeds, torch.device(device), progress)
+
+
+def fitted_classifiers(
+    synthetic: ImageSet,
+    *,
+    classifiers: Sequence[str],
+    seeds: Sequence[int],
+    device: torch.device,
+    warn: Callable[[str], None],
+    progress: Progress | None = None,
+) -> Iterator[Predict]:
+    """The classifiers that `gen2real` tests, one after the other: all seeds of the first, then of the second.
+
+    They are functions of the synthetic images and of public seeds alone: no test image is at hand here.
+    """
+    check_choices(classifiers, seeds)
+    train = _Side(_without_null_records(synthetic), "synthetic")
+    _check_every_class(train)
+    run = _Run(device, sum(CLASSIFIERS[name].num_ticks for name in classifiers) * len(seeds), progress)
+    for name in classifiers:
+        for seed in seeds:
+            yield CLASSIFIERS[name].fit(train.images, run.context(f"gen2real/{name}", seed, warn))
 
 
 class _Side(NamedTuple):
@@ -173,7 +196,8 @@ def _class_warnings(per_class: dict[str, float], vanished: list[str], test: Imag
     ]
 
 
-def _check_choices(classifiers: Sequence[str], seeds: Sequence[int]) -> None:
+def check_choices(classifiers: Sequence[str], seeds: Sequence[int]) -> None:
+    """Raises before anything is fitted: unknown or repeated names, no seed, a package that is not installed."""
     known = ", ".join(CLASSIFIERS)
     unknown = [name for name in classifiers if name not in CLASSIFIERS]
     if isinstance(classifiers, str) or unknown or not classifiers or len(set(classifiers)) != len(classifiers):
@@ -183,38 +207,18 @@ def _check_choices(classifiers: Sequence[str], seeds: Sequence[int]) -> None:
     if not seeds or len(set(seeds)) != len(seeds):
         # A repeated seed would repeat its result and make the spread look smaller than it is.
         raise ConfigError("at least one seed, none of them twice", f"{list(seeds)}", "Pass, for example, (0, 1, 2).")
+    for name in classifiers:
+        CLASSIFIERS[name].check()
 
 
-def _check_specs(synthetic: ImageSet, test: ImageSet) -> None:
-    ours, real = synthetic.spec, test.spec
-    if ours.shape != real.shape:
+def check_sets(ours: ImageSpec, real: ImageSpec) -> None:
+    """Raises where a classifier of the one set cannot be tested on the other."""
+    check_shapes(ours, real)
+    if ours.num_classes < 2:
         raise DataError(
-            f"synthetic images of the real images' shape {real.shape} (channels, height, width)",
-            f"{ours.shape}",
-            "Read the real images with the size and channels that the model was fitted with.",
+            "two or more classes", "one", "A classifier needs something to tell apart: measure fidelity instead."
         )
-    if ours.num_classes < 2 or ours.num_classes != real.num_classes:
-        raise DataError(
-            "the same two or more classes in both sets",
-            f"{ours.num_classes} synthetic and {real.num_classes} real classes",
-            "Evaluate against the collection the model was fitted on, or one with the same classes.",
-        )
-    if ours.class_names == real.class_names:
-        return
-    if set(ours.class_names) == set(real.class_names):
-        raise DataError(
-            f"class names in the real set's order {real.class_names}",
-            f"the same names as {ours.class_names}",
-            "Renumber the labels of one set: the same number must mean the same class in both.",
-        )
-    missing, extra = (
-        [name for name in a.class_names if name not in b.class_names] for a, b in ((real, ours), (ours, real))
-    )
-    raise DataError(
-        f"the real set's classes {real.class_names}",
-        f"no synthetic class {missing}, but {extra}",
-        "Rename the classes of one set, or evaluate against the right collection.",
-    )
+    check_classes(ours, real)
 
 
 def _without_null_records(images: ImageSet) -> ImageSet:
@@ -224,6 +228,10 @@ def _without_null_records(images: ImageSet) -> ImageSet:
 def _check_contents(train: _Side, test: _Side) -> None:
     if len(test.images) == 0:
         raise DataError(f"a {test.kind} test set with images", "no readable image in it", "Choose another test set.")
+    _check_every_class(train)
+
+
+def _check_every_class(train: _Side) -> None:
     spec = train.images.spec
     counts = torch.bincount(train.images.labels, minlength=spec.num_classes).tolist()
     absent = [name for name, count in zip(spec.class_names, counts, strict=True) if count == 0]

@@ -1,25 +1,26 @@
 """Writes the two reports of a run: `release/report.html` may be shared, `vault/report.html` may not.
 
-The public page is made from the files of the release and from scores on public test sets, nothing else: the function
+The public page is made from the files of the release (noisy scores among them, where they were bought) and from scores
+on public test sets, nothing else: the function
 that makes it is never handed the vault.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from veilset.artifact import MANIFEST, parse_json, read_release, update_manifest
+from veilset.artifact import MANIFEST, forget, parse_json, read_release, update_manifest
 from veilset.errors import ArtifactError, RunError
 from veilset.evaluate.scores import Score
-from veilset.files import read_json, write_atomically
+from veilset.files import write_atomically
 from veilset.model import from_pretrained
 from veilset.report.content import page_content
 from veilset.report.pages import render
 from veilset.report.vault import owner_content, read_scores
 from veilset.run_folder import RunFolder
+from veilset.score_release import SCORES, read_noisy_scores
 from veilset.sharing import verify
 
 REPORT = "report.html"
@@ -68,18 +69,8 @@ def _verified(run: RunFolder) -> dict[str, Any]:
     try:
         return verify(run.path)
     except ArtifactError:
-        _forget_report(run.release)
+        forget(run.release, REPORT)
         return verify(run.path)
-
-
-def _forget_report(release: Path) -> None:
-    """Drops the report alone from folder and manifest. All other hashes stay, so other changes are still noticed."""
-    manifest = read_json(release / MANIFEST, "a finished release")
-    if isinstance(manifest.get("sha256"), dict):
-        manifest["sha256"].pop(REPORT, None)
-    for path in (release / REPORT, *release.glob(f".{REPORT}.*")):
-        path.unlink(missing_ok=True)
-    write_atomically(release / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 def _release_content(run: RunFolder, scores: list[Score], checked: dict[str, Any]) -> dict[str, Any]:
@@ -92,5 +83,6 @@ def _release_content(run: RunFolder, scores: list[Score], checked: dict[str, Any
         record=model.privacy.record,
         picture=files.get("samples.png"),
         scores=scores,
+        noisy=read_noisy_scores(files[SCORES]) if SCORES in files else [],
         renyi=checked.get("epsilon_renyi"),
     )

@@ -10,12 +10,14 @@ from typing import Any
 from veilset.card import plain_words
 from veilset.data.spec import ImageSpec
 from veilset.evaluate.scores import Score
+from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.ledger import LedgerRecord
 from veilset.report.charts import attack_curve
 from veilset.report.scores import score_content
+from veilset.score_release import NoisyScores
 
 WEAK_ABOVE = 10.0
 """Above this epsilon the word "private" alone would mislead: an attacker may become e^10 times surer."""
@@ -46,6 +48,7 @@ def page_content(
     record: LedgerRecord,
     picture: bytes | None,
     scores: Sequence[Score],
+    noisy: Sequence[NoisyScores],
     renyi: float | None,
 ) -> dict[str, Any]:
     """Everything the template shows, in its order. `owner` is filled in by the owner's page alone."""
@@ -61,6 +64,8 @@ def page_content(
         "picture": None if picture is None else base64.b64encode(picture).decode(),
         "rows": list(spec.class_names[:ROWS_SHOWN]),
         "scores": [score_content(score, spec) for score in scores],
+        "noisy": [_noisy_row(one) for one in noisy],
+        "noisy_together": together(noisy),
         "events": [_event_row(event, count, record) for event, count in record.charged.items()],
         "accounting": _accounting(claim, record, renyi),
         "not_private": record.not_private,
@@ -68,6 +73,39 @@ def page_content(
         "options": [[name, str(value)] for name, value in flattened(config["config"])],
         "class_names": list(spec.class_names),
     }
+
+
+def _noisy_row(scores: NoisyScores) -> dict[str, Any]:
+    """One purchase of noisy accuracies; its claim is about the test set, and every line of it says so."""
+    claim = scores.privacy.claim
+    settings = [
+        [
+            "Privacy of the test set",
+            f"epsilon {shown(claim.epsilon or 0.0)} at delta {claim.delta:g} {in_words(claim)}",
+        ],
+        ["Classifiers trained on", f"{scores.num_synthetic:,} synthetic images, seeds: {len(scores.seeds)}"],
+        ["Noise on every count", f"standard deviation {scores.noise_std:.4g}"],
+        ["Cost reserved", "before the model was fitted" if scores.reserved_before_fit else "before the evaluation"],
+    ]
+    return {
+        "accuracies": [
+            [metric, f"{100 * accuracy:.2f} %", f"± {100 * error:.2f} %"]
+            for metric, accuracy, error in scores.accuracies
+        ],
+        "settings": settings,
+        "stamps": list(claim.stamps),
+        "assumptions": list(claim.assumptions),
+    }
+
+
+def together(purchases: Sequence[NoisyScores]) -> str:
+    """The epsilon of several purchases from one test set; nothing where there are not several, or not comparable."""
+    records = [scores.privacy.record for scores in purchases]
+    if len(records) < 2 or len({(one.delta, one.adjacency, one.unit) for one in records}) > 1:
+        return ""
+    first = records[0]
+    cost = price(Composed(tuple(one.spent for one in records)), first.delta, first.adjacency)
+    return f"epsilon {shown(cost.epsilon)} at delta {first.delta:g}"
 
 
 def headlines(claim: Claim) -> list[Headline]:

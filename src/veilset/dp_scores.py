@@ -1,0 +1,281 @@
+"""Noisy accuracies: reserved in the test set's budget first, bought once, published with a claim of their own.
+
+The order is the point. The cost is reserved, before the fit (`veilset fit --dp-scores`) or at the latest before a
+classifier is trained for the purchase; exact scores of the run may be looked at after it and never before. So nobody
+can measure first and then choose what to publish, which no epsilon would cover.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from veilset.artifact import MANIFEST, Privacy, forget, update_manifest
+from veilset.data.spec import ImageSet, Source
+from veilset.errors import ConfigError, PrivacyError, RunError
+from veilset.evaluate.noisy import count_correct
+from veilset.evaluate.utility import fitted_classifiers
+from veilset.files import read_json, write_atomically
+from veilset.methods.base import Progress
+from veilset.methods.plan import Plan
+from veilset.model import Model, from_pretrained
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.bounds import Adjacency, GroupedSum, Unit, sum_sensitivity
+from veilset.privacy.claim import Claim
+from veilset.privacy.events import NOTHING, Gaussian
+from veilset.privacy.ledger import PrivacyLedger
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.release import Door
+from veilset.report.vault import read_scores
+from veilset.run import BEFORE_BUDGET, UNTRACKED, budget_of
+from veilset.run_folder import RunFolder
+from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores, row_bound, scores_bytes
+from veilset.scoring import Request, Warn
+from veilset.sharing import verify
+
+PURCHASES = "dp-scores"
+RESERVED = "reserved.json"
+LARGE_NOISE = 0.02
+"""Standard deviation of an accuracy's privacy noise above which the purchase warns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePlan:
+    """What a purchase will cost whom. It depends on no image, so it can be made before there is a model."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    unit: Unit
+    images_per_user: int | None
+    noise_multiplier: float
+    test: str
+    """Which test set: the id of its budget, else its place or name."""
+    reservation: str | None
+    before_fit: bool
+
+    @property
+    def event(self) -> Gaussian:
+        return Gaussian(self.noise_multiplier)
+
+    @classmethod
+    def load(cls, path: Path) -> ScorePlan:
+        value = read_json(path, "reserved noisy scores")
+        try:
+            return cls(**{**value, "adjacency": Adjacency(value["adjacency"]), "unit": Unit(value["unit"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"reserved noisy scores in {path}", f"{error!r}", "Restore it from a backup.") from error
+
+
+def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fit: bool) -> ScorePlan:
+    """Charges one noisy vector to the test set's budget, where it has one, and notes it in the vault.
+
+    Delta, adjacency and unit are those of the run, so that its two claims speak the same language.
+
+    Raises: BudgetExceeded or MixedAdjacency from the budget; nothing is reserved then.
+    """
+    plan = Plan.load(folder.plan_path)
+    if plan.not_private is not None:
+        raise ConfigError("a run with a privacy claim", plan.not_private, "Noisy scores go into releases only.")
+    facts, budget = plan.facts, budget_of(test)
+    multiplier = calibrate(Gaussian, epsilon, plan.delta, facts.adjacency)
+    reservation = None
+    if budget is not None:
+        reservation = budget.reserve(Gaussian(multiplier), adjacency=facts.adjacency, unit=facts.unit)
+    made = ScorePlan(
+        epsilon=epsilon, delta=plan.delta, adjacency=facts.adjacency, unit=facts.unit,
+        images_per_user=facts.rows_per_user, noise_multiplier=multiplier, test=_identity(test), reservation=reservation,
+        before_fit=before_fit,
+    )  # fmt: skip
+    (folder.vault / PURCHASES).mkdir(mode=0o700, exist_ok=True)
+    write_atomically(folder.vault / PURCHASES / RESERVED, json.dumps(asdict(made), indent=1).encode(), mode=0o600)
+    return made
+
+
+def buy_scores(
+    folder: RunFolder,
+    test: ImageSet,
+    request: Request,
+    *,
+    epsilon: float,
+    device: torch.device,
+    progress: Progress,
+    warn: Warn = lambda text: None,
+) -> NoisyScores:
+    """Trains the classifiers on synthetic images and releases how often they are right, once, with noise.
+
+    Everything that can be refused is refused before the cost is reserved, and the cost is reserved before a classifier
+    is trained. A purchase that is killed before its noise is drawn leaves its reservation to the next one; killed
+    later, it stays charged.
+    """
+    _publish_what_was_paid_for(folder)
+    verify(folder.path)
+    model = from_pretrained(folder.path)
+    _check_allowed(folder, test, request, model)
+    plan = _reserved(folder, test, epsilon)
+    for text in _warnings(plan, request, test):
+        warn(text)
+    synthetic = model.sample(request.number, device=device, progress=progress)
+    fitted = fitted_classifiers(
+        synthetic, classifiers=request.classifiers, seeds=request.seeds, device=device, warn=warn, progress=progress
+    )
+    wanted = _num_counts(request)
+    counts = count_correct(
+        fitted, wanted, test, unit=plan.unit, images_per_user=plan.images_per_user,
+        progress=lambda done: progress("classifiers judged", done, wanted),
+    )  # fmt: skip
+    scores = _release(folder, plan, counts, request, test.source)
+    publish(folder)
+    return scores
+
+
+def _check_allowed(folder: RunFolder, test: ImageSet, request: Request, model: Model) -> None:
+    if request.fidelity:
+        raise ConfigError(
+            "accuracies, the only scores that can be bought with noise",
+            f"{', '.join(request.fidelity)} as well",
+            "One image can change these by too much. Drop --fidelity; measure it for the owner, after the purchase.",
+        )
+    request.check_fits(model.spec, test.spec)
+    if model.claim.unit is Unit.USER and test.users is None:
+        raise ConfigError("a user for every test image, as in the fit", "none", "Give a manifest with a user column.")
+    images = int(test.valid.sum())
+    if not 0 < images * model.claim.delta < 1:
+        raise ConfigError(
+            f"some test images, and fewer than 1 / delta = {1 / model.claim.delta:g}",
+            f"{images:,}",
+            "Choose another test set, or fit with a smaller delta.",
+        )
+    shared = folder.count_training_images(test)
+    if shared is None or shared > 0:
+        raise PrivacyError(
+            "test images of people the model was not fitted on",
+            "a run without hashes of its training images" if shared is None else f"{shared:,} training images in it",
+            "Take them out of the test set: such a person would lose privacy twice. Nothing was charged.",
+        )
+    if any(score.touched_private_data for score in read_scores(folder.vault)):
+        raise PrivacyError(
+            "noisy scores that are bought before exact ones are seen",
+            "exact scores of this run on private images in its vault",
+            "What to publish would be chosen by looking. Buy first, measure afterwards; for this run it is too late.",
+        )
+
+
+def _reserved(folder: RunFolder, test: ImageSet, epsilon: float) -> ScorePlan:
+    """The reservation that waits in the vault, or a new one."""
+    path, asked = folder.vault / PURCHASES / RESERVED, (epsilon, _identity(test.source))
+    plan = ScorePlan.load(path) if path.is_file() else None
+    if plan is not None and (plan.epsilon, plan.test) == asked:
+        return plan
+    if plan is not None and plan.reservation is not None:
+        raise ConfigError(
+            f"the purchase that is reserved: epsilon {plan.epsilon:g} of {plan.test}",
+            f"epsilon {epsilon:g} of {asked[1]}",
+            "Buy what is reserved; it is charged already.",
+        )
+    return reserve_scores(folder, test.source, epsilon, before_fit=False)
+
+
+def _identity(source: Source) -> str:
+    budget = budget_of(source)
+    if budget is not None:
+        return f"the data set with budget {budget.identity}"
+    return str(Path(source.path).resolve()) if source.path else str(source.benchmark)
+
+
+def _warnings(plan: ScorePlan, request: Request, test: ImageSet) -> list[str]:
+    """For the owner alone: they depend on the exact number of test images."""
+    wanted, images = _num_counts(request), int(test.valid.sum())
+    bound = row_bound(wanted) * (plan.images_per_user or 1)
+    noise = plan.noise_multiplier * sum_sensitivity(bound, plan.adjacency, nonnegative=True)
+    spread = noise * (1 / len(request.seeds) + 1) ** 0.5 / images
+    texts = []
+    if spread > LARGE_NOISE:
+        texts.append(
+            f"expect noise of {spread:.2g} (standard deviation) on an accuracy: more test images, fewer classifiers or "
+            "seeds, or a larger epsilon help"
+        )
+    if plan.delta * images > 0.1:
+        texts.append(f"delta x number of test images is {plan.delta * images:.2g}: it should be well below 0.1")
+    return texts
+
+
+def _num_counts(request: Request) -> int:
+    return len(request.classifiers) * len(request.seeds)
+
+
+def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Request, test: Source) -> NoisyScores:
+    """The only step from the test images to something that may be shared. The reservation is used up first."""
+    place, budget = _new_place(folder), budget_of(test)
+    (folder.vault / PURCHASES / RESERVED).replace(place / "plan.json")
+    if budget is not None and plan.reservation is not None:
+        budget.begin(plan.reservation, plan.event)
+    ledger = PrivacyLedger.open_new(
+        place / "ledger.jsonl", planned=plan.event, reserve=NOTHING, adjacency=plan.adjacency, unit=plan.unit,
+        delta=plan.delta,
+    )  # fmt: skip
+    try:
+        *correct, total = Door(ledger, NoiseSource()).release_sum(counts, plan.noise_multiplier).flatten().tolist()
+        ledger.close()
+        scores = NoisyScores(
+            classifiers=request.classifiers, seeds=request.seeds, preset=request.preset, num_synthetic=request.number,
+            images_per_user=plan.images_per_user, reserved_before_fit=plan.before_fit, correct=tuple(correct),
+            total=total, privacy=_claimed(ledger, test),
+        )  # fmt: skip
+        write_atomically(place / SCORES, scores_bytes([scores]), mode=0o600)
+    finally:
+        ledger.unlock()
+    if budget is not None and plan.reservation is not None:
+        budget.settle(plan.reservation, ledger.spent)
+    return scores
+
+
+def _new_place(folder: RunFolder) -> Path:
+    numbers = [int(path.name) for path in (folder.vault / PURCHASES).iterdir() if path.name.isdecimal()]
+    place = folder.vault / PURCHASES / str(max(numbers, default=0) + 1)
+    place.mkdir(mode=0o700)
+    return place
+
+
+def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
+    benchmark = test.benchmark
+    untracked = () if benchmark else (UNTRACKED if budget_of(test) is None else BEFORE_BUDGET,)
+    stamps = (f"public benchmark data ({benchmark})",) if benchmark else ()
+    claim = Claim.from_ledger(ledger, assumptions=(*ASSUMPTIONS, *untracked), published=None, stamps=stamps)
+    return Privacy(claim, tuple(ledger.lines()))
+
+
+def publish(folder: RunFolder) -> None:
+    """Writes all purchases of the vault into the release.
+
+    What a crash of this very step left there is taken out first; then the release is checked, because hashing it anew
+    must not bless files that somebody changed.
+    """
+    forget(folder.release, SCORES)
+    verify(folder.path)
+    write_atomically(folder.release / SCORES, scores_bytes(_paid_for(folder)))
+    update_manifest(folder.release)
+
+
+def _paid_for(folder: RunFolder) -> list[NoisyScores]:
+    paths = sorted((folder.vault / PURCHASES).glob(f"*/{SCORES}"), key=lambda path: int(path.parent.name))
+    return [scores for path in paths for scores in read_noisy_scores(path.read_bytes())]
+
+
+def _publish_what_was_paid_for(folder: RunFolder) -> None:
+    """After a crash between purchase and publication: what is paid for is published, and nothing is bought again."""
+    paid, path = _paid_for(folder), folder.release / SCORES
+    if not paid:
+        return
+    manifest = read_json(folder.release / MANIFEST, "a finished release")
+    if SCORES in manifest.get("sha256", {}) and path.is_file() and path.read_bytes() == scores_bytes(paid):
+        return
+    publish(folder)
+    raise RunError(
+        "no purchase that waits to be published",
+        f"one that was interrupted after it was paid for; it is now in {path}",
+        "Look at it. The same command again buys, and charges, another one.",
+    )

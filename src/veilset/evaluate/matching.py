@@ -1,0 +1,35 @@
+"""Whether two sets of images can be compared at all; if not, what to do about it."""
+
+from veilset.data.spec import ImageSpec
+from veilset.errors import DataError
+
+
+def check_shapes(ours: ImageSpec, real: ImageSpec) -> None:
+    if ours.shape != real.shape:
+        color = "grey" if ours.channels == 1 else "rgb"
+        raise DataError(
+            f"real images of the other set's shape {ours.shape} (channels, height, width)",
+            f"{real.shape}",
+            f'Read the real images with size=({ours.height}, {ours.width}), color="{color}" and the fit ("crop" or '
+            '"stretch") that the training images were read with.',
+        )
+
+
+def check_classes(ours: ImageSpec, real: ImageSpec) -> None:
+    """The same number must mean the same class in both sets."""
+    names, theirs = ours.class_names, real.class_names
+    if names == theirs:
+        return
+    if set(names) == set(theirs):
+        raise DataError(
+            f"real classes in the other set's order {names}",
+            f"the same names as {theirs}",
+            "Renumber the labels of the real images and read them with class_names in that order.",
+        )
+    missing, extra = ([name for name in a if name not in b] for a, b in ((names, theirs), (theirs, names)))
+    raise DataError(
+        f"the other set's {len(names)} classes {names}",
+        f"{len(theirs)} real ones: {missing} are missing, {extra} are unknown",
+        "Use real images of the model's classes, kept back from training; where only the names differ, or a class has "
+        "no image, read them with class_names=[...] set to the model's.",
+    )

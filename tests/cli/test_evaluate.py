@@ -1,0 +1,178 @@
+"""`veilset evaluate` as a user meets it: the test set is read like the model's images, noisy scores, wrong words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from veilset.model import Model
+
+Cli = Callable[..., tuple[int, str, str]]
+TINY = ["--steps", "3", "--frequencies", "8", "--hidden-size", "8", "--map-channels", "8"]
+QUICK = ["--classifiers", "gaussian-nb", "-n", "20"]
+
+
+def write_photos(folder: Path, *, seed: int, count: int = 6, size: int = 8, color: bool = False) -> Path:
+    values = np.random.default_rng(seed)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            shape = (size, size, 3) if color else (size, size)
+            Image.fromarray(values.integers(0, 256, shape, dtype=np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_photos(tmp_path / "photos", seed=0)
+
+
+@pytest.fixture
+def held_out(tmp_path: Path) -> Path:
+    return write_photos(tmp_path / "held out", seed=1, count=40)
+
+
+@pytest.fixture
+def run(cli: Cli, photos: Path, tmp_path: Path) -> Path:
+    code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "run", *TINY)
+    assert code == 0, err
+    return tmp_path / "run"
+
+
+def evaluated(cli: Cli, run: Path, test: object, *more: object) -> dict[str, Any]:
+    code, out, err = cli("evaluate", run, "--test", test, *QUICK, *more)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_the_training_images_are_refused_as_test_images(cli: Cli, run: Path, photos: Path) -> None:
+    code, out, err = cli("evaluate", run, "--test", photos, *QUICK)
+    assert (code, out) == (2, "")
+    assert "12 of 12 test images are training images" in err
+    assert "kept back" in err
+    assert not (run / "vault" / "scores.json").exists()
+
+
+def test_test_images_are_read_in_the_models_size_and_colour(cli: Cli, run: Path, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "large colour", seed=2, size=16, color=True)
+    scores = evaluated(cli, run, photos, "--fit", "crop")["scores"]
+    assert scores[0]["metric"] == "gen2real/gaussian-nb"
+    code, _, err = cli("evaluate", run, "--test", photos, *QUICK)
+    assert code == 2
+    assert 'fit="crop"' in err
+
+
+def test_a_class_without_test_images_is_a_warning(cli: Cli, run: Path, held_out: Path) -> None:
+    for path in (held_out / "dog").iterdir():
+        path.unlink()
+    (held_out / "dog").rmdir()
+    code, _, err = cli("evaluate", run, "--test", held_out, *QUICK)
+    assert code == 0, err
+    assert "'dog' has no test images" in err
+
+
+def test_numbered_test_images_take_the_models_names_and_named_ones_keep_their_own(
+    cli: Cli, run: Path, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(3).integers(0, 256, (20, 8, 8), dtype=np.uint8)
+    labels = np.arange(20) % 2
+    np.savez(tmp_path / "numbers.npz", x=values, y=labels)
+    np.savez(tmp_path / "turned.npz", x=values, y=labels, class_names=np.array(["dog", "cat"]))
+    assert evaluated(cli, run, tmp_path / "numbers.npz")
+    code, _, err = cli("evaluate", run, "--test", tmp_path / "turned.npz", *QUICK)
+    assert code == 2
+    assert "Renumber" in err
+
+
+def test_digits_are_not_taken_for_cats_and_dogs(cli: Cli, run: Path) -> None:
+    code, _, err = cli("evaluate", run, "--test", "mnist", *QUICK, "--fit", "crop")
+    assert code == 2
+    assert "are unknown" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--preset", "gswgan"], "one of the presets"),
+        (["--classifiers", "cnn,svm"], "distinct classifiers"),
+        (["--classifiers", "none"], "distinct classifiers"),
+        (["--fidelity", "beauty"], "distinct metrics"),
+        (["--seeds", "0"], "at least one seed"),
+        (["-n", "1"], "at least one synthetic image for each"),
+        (["--dp-scores", "1", "--fidelity", "fid"], "only scores that can be bought"),
+        (["--dp-scores", "0"], "epsilon above 0"),
+        (["--size", "9"], "images of 9x9"),
+    ],
+    ids=str,
+)
+def test_wrong_words_are_explained_before_anything_is_sampled(
+    cli: Cli, run: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("images were sampled")
+
+    monkeypatch.setattr(Model, "sample", refuse)
+    code, out, err = cli("evaluate", run, "--test", held_out, *QUICK, *words)
+    assert (code, out) == (2, "")
+    assert expected in err.replace("\n", " ")
+    assert not (run / "vault" / "scores.json").exists()
+
+
+def test_notes_of_scores_are_shown(cli: Cli, run: Path, held_out: Path) -> None:
+    code, _, err = cli("evaluate", run, "--test", held_out, *QUICK, "--fidelity", "fid", "--device", "cpu")
+    assert code == 0, err
+    assert "rank-deficient" in err
+
+
+def test_noisy_scores_go_all_the_way_to_the_shared_page(cli: Cli, run: Path, held_out: Path, tmp_path: Path) -> None:
+    assert cli("budget", "init", held_out, "--epsilon", "3")[0] == 0
+    code, out, err = cli("evaluate", run, "--test", held_out, *QUICK, "--dp-scores", "2")
+    assert code == 0, err
+    assert "may be shared" in err
+    assert "standard deviation" in err, "80 images are few"
+    assert json.loads(out)["noisy_scores"]["claim"]["epsilon"] == pytest.approx(2.0)
+    assert json.loads(cli("budget", "show", held_out)[1])["epsilon_charged"] == pytest.approx(2.0)
+    assert cli("report", run)[0] == 0
+    assert cli("export", run, "--out", tmp_path / "shared")[0] == 0
+    page = (tmp_path / "shared" / "report.html").read_text()
+    assert "Noisy accuracies" in page
+    assert "epsilon 2 at delta 1e-05 for adding or removing one image" in page
+    code, out, _ = cli("verify", tmp_path / "shared")
+    assert code == 0
+    assert json.loads(out)["noisy_scores"]
+
+
+def test_noisy_scores_can_be_reserved_with_the_fit(cli: Cli, photos: Path, held_out: Path, tmp_path: Path) -> None:
+    cli("budget", "init", held_out, "--epsilon", "3")
+    words = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "run", *TINY]
+    code, _, err = cli(*words, "--dp-scores", "2", "--test", held_out)
+    assert code == 0, err
+    assert json.loads(cli("budget", "show", held_out)[1])["runs_unsettled"] == 1
+    bought = evaluated(cli, tmp_path / "run", held_out, "--dp-scores", "2")["noisy_scores"]
+    assert bought["reserved_before_fit"] is True
+    after = json.loads(cli("budget", "show", held_out)[1])
+    assert (after["runs_settled"], after["runs_unsettled"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dp-scores", "2"],
+        ["--test", "mnist"],
+        ["--dp-scores", "2", "--test", "nowhere"],
+        ["--dp-scores", "-1", "--test", "mnist"],
+    ],
+    ids=str,
+)
+def test_half_a_reservation_is_refused_before_anything_is_written(
+    cli: Cli, photos: Path, tmp_path: Path, words: list[str]
+) -> None:
+    fit = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "run", *TINY]
+    assert cli(*fit, *words)[0] == 2
+    assert not (tmp_path / "run").exists()
