@@ -18,7 +18,7 @@ from veilset.compilation import fused_on_cuda
 from veilset.engines.checkpointing import Checkpoints, keep, restore
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.engines.weight_average import WeightAverage
-from veilset.nets.feature_bank import FeatureBank
+from veilset.nets.feature_bank import Bank
 from veilset.nets.generators import UpsamplingGenerator
 
 CLASSES_PER_STEP = 40
@@ -31,7 +31,7 @@ BETAS = (0.5, 0.99)
 class Target:
     """Released mean features of every class, (classes, networks, length), and how much they count."""
 
-    bank: FeatureBank
+    bank: Bank
     means: Tensor
     weight: float
     """Share of the budget: with Gaussian noise the likelihood weighs squared distances by 1 / noise variance."""
@@ -151,7 +151,9 @@ class _Matching:
         for place, value in enumerate(self.average.values):
             value.copy_(average[str(place)])
         self.streams.order.set_state(order["order"])
-        return restore(checkpoints, name, self.generator, self.optimiser, self.streams.draws)
+        first = restore(checkpoints, name, self.generator, self.optimiser, self.streams.draws)
+        self.optimiser.param_groups[0]["lr"] = self.rate  # loading replaced it by a copy nobody would change
+        return first
 
 
 def distance(features: Tensor, means: Tensor) -> Tensor:

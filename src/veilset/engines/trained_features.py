@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
-from veilset.nets.feature_bank import LEVEL, WEIGHT_TOP, FeatureBank, shapes, soft_features
+from veilset.nets.feature_bank import LEVEL, WEIGHT_TOP, Bank, FeatureBank, shapes, soft_features
 from veilset.nets.jitter import Jitter
+
+AnyBank = TypeVar("AnyBank", bound=Bank)
 
 BATCH = 256
 RATE = 1e-3
@@ -31,7 +34,7 @@ def train_bank(
     draws: torch.Generator,
     progress: Callable[[int, int], None],
 ) -> FeatureBank:
-    """Trains `count` networks side by side as classifiers of synthetic images, and centres them on these images.
+    """Trains `count` networks side by side as classifiers of synthetic images.
 
     Args:
         images: synthetic images in [0, 1] on the device to train on.
@@ -62,17 +65,17 @@ def train_bank(
         rate.fill_(RATE * 0.5 * (1 + math.cos(math.pi * number / steps)))
         take_step(torch.randint(len(images), (BATCH,), generator=draws, device=device))
         progress(number + 1, steps)
-    return centred(FeatureBank.quantised(weights), images)
+    return FeatureBank.quantised(weights).to(device)
 
 
 @torch.no_grad()
-def centred(bank: FeatureBank, images: Tensor) -> FeatureBank:
-    """The same networks, seen from the mean of their unit features of `images` (synthetic ones)."""
-    bank = FeatureBank(bank.weights).to(images.device)
+def centred(bank: AnyBank, images: Tensor) -> AnyBank:
+    """The same measurements, seen from the mean of their unit vectors of `images` (synthetic ones)."""
+    bank = bank.seen_from(torch.zeros_like(bank.centre)).to(images.device)
     total = torch.zeros(bank.count, bank.length, dtype=torch.float64, device=images.device)
     for batch in images.split(CENTRE_BATCH):
         total += bank.exact(batch).sum(0)
-    return FeatureBank(bank.weights, (total / len(images)).float()).to(images.device)
+    return bank.seen_from((total / len(images)).float()).to(images.device)
 
 
 def _scaled(weight: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """Sketch: measure once, synthesise for ever.
 
-Released in each round, once: for every class the sum over its images of the unit features of a bank of small networks,
-and in the first round, as one more coordinate, a weighted record count, with Gaussian noise. Everything else is
+Released in each round, once: for every class the sum over its images of the unit features of a bank of small networks
+and of the shares of tones by place, and in the first round, as one more coordinate, a weighted record count, with
+Gaussian noise. Everything else is
 post-processing: a conditional generator is trained until the mean features of its images are the released ones. The
 networks of the first round are random; those of later rounds were trained on the synthetic images of the round before.
 Unit of privacy: one record (or one user with a cap).
-Why the bound holds: an image's row is the features of all networks side by side, scaled by the kernel to length 1
+Why the bound holds: an image's row is all its measurements side by side, scaled by the kernel to length 1
 whatever the networks are; it enters the sum of its own class only; with the count of weight w its length is
 sqrt(1 + w^2). Features are computed image by image in exact integer arithmetic (`nets.feature_bank`), by networks that
 are functions of public seeds and earlier releases alone. Rounds compose: mu^2 adds, also where a round depends on the
@@ -25,12 +26,13 @@ from torch import Tensor, nn
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
-from veilset.engines.trained_features import train_bank
+from veilset.engines.trained_features import centred, train_bank
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.feature_bank import MAP, FeatureBank
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
+from veilset.nets.tone_bank import ToneBank
 from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_total
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
@@ -56,7 +58,8 @@ class SketchConfig:
     first_share: float = 0.2  # of mu^2; the first round only has to give images to train networks on
     trained_networks: int = 8
     network_steps: int = 200
-    total_weight: float = 0.15  # the count's share of the row: costs 1 % more noise
+    tone_share: float = 0.1  # of the row's squared length: brightness by place, which the networks cannot see
+    total_weight: float = 0.15  # the count's weight beside a row of length 1: costs 1 % more noise
     network_seed: int = 0  # public
     jitter: str = "objects"
     latent_size: int = 32
@@ -75,8 +78,9 @@ class SketchConfig:
                 raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
         if not 1 <= self.rounds <= 10:
             raise ConfigError("1 to 10 rounds", f"{self.rounds}", "Each round looks at all images once.")
-        if not 0 < self.first_share < 1:
-            raise ConfigError("first_share between 0 and 1", f"{self.first_share}", "It is a share of the budget.")
+        for name in ("first_share", "tone_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"{name} between 0 and 1", f"{getattr(self, name)}", "It is a share.")
         if self.images_per_class < 2 or self.images_per_class % 2:
             raise ConfigError("an even images_per_class", f"{self.images_per_class}", "They are split into halves.")
         if not (1e-9 <= self.learning_rate <= 1 and 0 < self.total_weight <= 10):
@@ -91,13 +95,17 @@ class SketchConfig:
         return [self.first_share, *[(1 - self.first_share) / (self.rounds - 1)] * (self.rounds - 1)]
 
 
+Banks = tuple[FeatureBank, ToneBank]
+
+
 @dataclass(frozen=True)
 class Round:
-    """One release and the networks it was measured with."""
+    """One release and what it was measured with."""
 
-    bank: FeatureBank
+    networks: FeatureBank
+    tones: ToneBank
     sums: Tensor
-    """(classes, networks x length), and in the first round one more column for the count."""
+    """(classes, numbers of both banks), and in the first round one more column for the count."""
 
 
 @register
@@ -178,8 +186,8 @@ class Sketch:
         rounds: list[Round] = []
         generator = None
         for number in range(config.rounds):
-            bank = self._bank(config, generator, number, context)
-            rounds.append(Round(bank, self._released(config, images, bank, number, context)))
+            banks = self._banks(config, generator, number, context)
+            rounds.append(Round(*banks, self._released(config, images, banks, number, context)))
             generator = self._match(config, rounds, context)
         assert generator is not None
         return generator
@@ -188,42 +196,48 @@ class Sketch:
         assert isinstance(model, UpsamplingGenerator)
         return model.sample(labels, generator)
 
-    def _bank(
+    def _banks(
         self, config: SketchConfig, generator: UpsamplingGenerator | None, number: int, context: FitContext
-    ) -> FeatureBank:
+    ) -> Banks:
         """Random networks for the first round; later ones are trained on images of the generator so far."""
-        spec = context.facts.spec
+        spec, device = context.facts.spec, context.device
         if generator is None:
-            return random_bank(config, spec).to(context.device)
+            return first_banks(config, spec, device)
         kept = context.checkpoints.load(f"networks {number}")
         if kept is None:
-            draws = context.generator(f"sketch networks {number}")
-            labels = torch.arange(_training_images(config, spec), device=context.device) % spec.num_classes
-            with torch.no_grad():
-                images = torch.cat([generator.sample(some, draws) for some in labels.split(BATCH)])
-            bank = train_bank(
-                images, labels, spec, count=config.trained_networks, width=config.width, steps=config.network_steps,
-                jitter=generator.jitter, draws=draws,
-                progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
-            )  # fmt: skip
-            context.checkpoints.save(f"networks {number}", bank.state_dict())
-            return bank
-        return bank_from(kept).to(context.device)
+            networks, tones = self._trained(config, generator, number, context)
+            kept = {**networks.state_dict(), "tones": tones.centre}
+            context.checkpoints.save(f"networks {number}", kept)
+        return banks_from(kept, spec, device)
+
+    def _trained(self, config: SketchConfig, generator: UpsamplingGenerator, number: int, context: FitContext) -> Banks:
+        spec, draws = context.facts.spec, context.generator(f"sketch networks {number}")
+        labels = torch.arange(_training_images(config, spec), device=context.device) % spec.num_classes
+        with torch.no_grad():
+            images = torch.cat([generator.sample(some, draws) for some in labels.split(BATCH)])
+        networks = train_bank(
+            images, labels, spec, count=config.trained_networks, width=config.width, steps=config.network_steps,
+            jitter=generator.jitter, draws=draws,
+            progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
+        )  # fmt: skip
+        return centred(networks, images), centred(ToneBank(spec.channels), images)
 
     def _released(
-        self, config: SketchConfig, images: ImageSet, bank: FeatureBank, number: int, context: FitContext
+        self, config: SketchConfig, images: ImageSet, banks: Banks, number: int, context: FitContext
     ) -> Tensor:
         kept = context.checkpoints.load(f"round {number}")
         if kept is not None:
             return kept["sums"]
+        numbers = sum(bank.count * bank.length for bank in banks)
 
         def rows_of(batch: Tensor) -> Bounded:
-            rows = normalise_rows(bank.exact(batch).flatten(1))
+            lengths = zip(banks, scales(config, banks), strict=True)
+            rows = normalise_rows(torch.cat([bank.exact(batch).flatten(1) * scale for bank, scale in lengths], dim=1))
             return with_total(rows, config.total_weight) if number == 0 else rows
 
         total = sum_by_label(
             images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
-            device=context.device, batch=max(1, min(BATCH, ROW_VALUES // (bank.count * bank.length))),
+            device=context.device, batch=max(1, min(BATCH, ROW_VALUES // numbers)),
             progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
         )  # fmt: skip
         multiplier = context.noise_multiplier / math.sqrt(config.shares[number])
@@ -254,28 +268,40 @@ class Sketch:
         )  # fmt: skip
 
 
-def random_bank(config: SketchConfig, spec: ImageSpec) -> FeatureBank:
+def first_banks(config: SketchConfig, spec: ImageSpec, device: torch.device) -> Banks:
     draws = named_generator(config.network_seed, "sketch networks")
-    return FeatureBank.draw(spec, config.networks, config.width, draws)
+    networks = FeatureBank.draw(spec, config.networks, config.width, draws)
+    return networks.to(device), ToneBank(spec.channels).to(device)
 
 
-def bank_from(tensors: Mapping[str, Tensor]) -> FeatureBank:
+def banks_from(tensors: Mapping[str, Tensor], spec: ImageSpec, device: torch.device) -> Banks:
     weights = [tensors[f"weight_{block}"] for block in range(sum(name.startswith("weight_") for name in tensors))]
-    return FeatureBank(weights, tensors["centre"])
+    return FeatureBank(weights, tensors["centre"]).to(device), ToneBank(spec.channels, tensors["tones"]).to(device)
+
+
+def energies(config: SketchConfig) -> tuple[float, float]:
+    """Shares of networks and tones in the squared length of a row."""
+    return 1 - config.tone_share, config.tone_share
+
+
+def scales(config: SketchConfig, banks: Banks) -> list[float]:
+    """Length of each unit vector of a bank within a row of length 1."""
+    return [math.sqrt(energy / bank.count) for energy, bank in zip(energies(config), banks, strict=True)]
 
 
 def targets_of(rounds: Sequence[Round], config: SketchConfig, facts: PublicFacts, device: torch.device) -> list[Target]:
-    """Released sums as mean features of each class: divided by the noisy count of the first round."""
-    first = rounds[0].sums
+    """Released sums as mean vectors of each class: divided by the noisy count of the first round."""
     # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
     floor = 0.1 * facts.declared_size / facts.spec.num_classes
-    counts = (first[:, -1:] / config.total_weight).clamp(min=floor)
+    counts = (rounds[0].sums[:, -1:] / config.total_weight).clamp(min=floor)
     targets = []
     for share, part in zip(config.shares, rounds, strict=False):
-        numbers = part.bank.count * part.bank.length
-        means = part.sums[:, :numbers] / counts * math.sqrt(part.bank.count)
-        shaped = means.reshape(-1, part.bank.count, part.bank.length).to(device)
-        targets.append(Target(part.bank.to(device), shaped, share))
+        banks, start = (part.networks, part.tones), 0
+        for bank, scale, energy in zip(banks, scales(config, banks), energies(config), strict=True):
+            numbers = part.sums[:, start : start + bank.count * bank.length]
+            means = (numbers / counts / scale).reshape(-1, bank.count, bank.length).to(device)
+            targets.append(Target(bank.to(device), means, share * energy))
+            start += bank.count * bank.length
     return targets
 
 

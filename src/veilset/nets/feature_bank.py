@@ -1,4 +1,4 @@
-"""Banks of small convolutional networks whose features of an image are the same to the last bit everywhere.
+"""Banks of measurements of an image, above all small networks, that are the same to the last bit everywhere.
 
 A network is blocks of 3x3 convolution, per-image channel norm, ReLU and 2x2 average pool; its feature is the last map,
 at most 3x3 of `width` channels, scaled to length 1. Nothing in a network depends on private images: weights are drawn
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -43,20 +44,66 @@ WORKSPACE = {"cpu": 1 << 21, "cuda": 1 << 28}
 """Activations of the first block that are alive at once."""
 
 
-class FeatureBank(nn.Module):
-    """`count` networks as stacked integer weights, and a centre for each: the point its unit features are seen from.
+class Bank(nn.Module):
+    """`count` measurements of an image, each a vector of `length` numbers of length 1, and a centre for each.
 
-    A random network looks at all images from far away: nine tenths of its features are the same for every image. Seen
-    from the mean feature of images like them (synthetic ones), what differs between images fills the whole length.
+    The centre is the point a vector is seen from. Networks look at all images from far away: nine tenths of their
+    vectors are the same for every image. Seen from the mean vector of images like them (synthetic ones), what differs
+    between images fills the whole length.
     """
 
-    def __init__(self, weights: Sequence[Tensor], centre: Tensor | None = None) -> None:
+    def __init__(self, count: int, length: int, centre: Tensor | None) -> None:
         super().__init__()
-        self.blocks = len(weights)
+        self.count, self.length = count, length
+        self.register_buffer("centre", torch.zeros(count, length) if centre is None else centre.float())
+        self.centre: Tensor
+
+    def whole(self, images: Tensor, which: Tensor) -> Tensor:
+        """(n, channels, height, width) in whole grey levels -> (n, len(which), length): integers, exact everywhere."""
+        raise NotImplementedError
+
+    def smooth(self, images: Tensor, which: Tensor) -> Tensor:
+        """The same for images in [0, 1] without the rounding, so that it has gradients; at any scale."""
+        raise NotImplementedError
+
+    def seen_from(self, centre: Tensor) -> Self:
+        """The same measurements with another centre."""
+        raise NotImplementedError
+
+    def at_once(self, images: Tensor) -> int:
+        """How many measurements of these images fit into the workspace."""
+        return self.count
+
+    @torch.no_grad()
+    def exact(self, images: Tensor) -> Tensor:
+        """(n, channels, height, width) in [0, 1] -> (n, count, length) float64: unit vectors, seen from the centres.
+
+        Guarantee: an image's vectors depend on its own pixels alone, to the last bit. A flat image gives zero vectors,
+          one that is not a number gives vectors that are none: bound them before use.
+        """
+        levels = (images.double() * 255).round().float().contiguous(memory_format=torch.channels_last)
+        parts = []
+        for which in torch.arange(self.count, device=images.device).split(self.at_once(images)):
+            unit = _scaled_to_one(self.whole(levels, which).double())
+            seen = (unit * UNIT).round() - (self.centre[which].double() * UNIT).round()
+            parts.append(_scaled_to_one(seen))
+        return torch.cat(parts, dim=1)
+
+    def soft(self, images: Tensor, which: Tensor) -> Tensor:
+        """Vectors of the measurements numbered `which`, without the rounding, so that they have gradients."""
+        unit = F.normalize(self.smooth(images, which), dim=-1)
+        return F.normalize(unit - self.centre[which], dim=-1)
+
+
+class FeatureBank(Bank):
+    """`count` networks as stacked integer weights."""
+
+    def __init__(self, weights: Sequence[Tensor], centre: Tensor | None = None) -> None:
+        count, width = weights[0].shape[:2]
+        super().__init__(count, MAP * MAP * width, centre)
+        self.width, self.blocks = width, len(weights)
         for block, weight in enumerate(weights):
             self.register_buffer(f"weight_{block}", weight.to(torch.int8))
-        self.register_buffer("centre", torch.zeros(self.count, self.length) if centre is None else centre.float())
-        self.centre: Tensor
 
     @classmethod
     def draw(cls, spec: ImageSpec, count: int, width: int, generator: torch.Generator) -> FeatureBank:
@@ -77,48 +124,20 @@ class FeatureBank(nn.Module):
     def weights(self) -> list[Tensor]:
         return [getattr(self, f"weight_{block}") for block in range(self.blocks)]
 
-    @property
-    def count(self) -> int:
-        return int(self.weight_0.shape[0])  # type: ignore[index, union-attr]
+    def seen_from(self, centre: Tensor) -> Self:
+        return type(self)(self.weights, centre)
 
-    @property
-    def width(self) -> int:
-        return int(self.weight_0.shape[1])  # type: ignore[index, union-attr]
+    def at_once(self, images: Tensor) -> int:
+        return max(1, WORKSPACE[images.device.type] // (len(images) * math.prod(images.shape[2:]) * self.width))
 
-    @property
-    def length(self) -> int:
-        """Numbers in the feature of one network."""
-        return MAP * MAP * self.width
-
-    @torch.no_grad()
-    def exact(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) in [0, 1] -> (n, count, length) float64: unit vectors, seen from the centres.
-
-        Guarantee: an image's vectors depend on its own pixels alone, to the last bit. A flat image gives zero vectors,
-          one that is not a number gives vectors that are none: bound them before use.
-        """
-        levels = (images.double() * 255).round().float() - 128
-        levels = levels.contiguous(memory_format=torch.channels_last)
-        pixels = images.shape[-1] * images.shape[-2] * len(images)
-        at_once = max(1, WORKSPACE[images.device.type] // max(1, pixels * self.width))
-        parts = [self._exact_part(levels, some) for some in torch.arange(self.count).split(at_once)]
-        return torch.cat(parts, dim=1)
-
-    def _exact_part(self, levels: Tensor, which: Tensor) -> Tensor:
-        which = which.to(levels.device)
+    def whole(self, images: Tensor, which: Tensor) -> Tensor:
         # An algorithm of transforms may be off by a little; the true sums are integers, so rounding restores them.
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=True):
-            hidden = _exact_maps(levels, [weight[which].float() for weight in self.weights])
-        raw = hidden.double().reshape(len(levels), len(which), self.length)
-        unit = _scaled_to_one(raw)
-        seen = (unit * UNIT).round() - (self.centre[which].double() * UNIT).round()
-        return _scaled_to_one(seen)
+            maps = _exact_maps(images - 128, [weight[which].float() for weight in self.weights])
+        return maps.reshape(len(images), len(which), self.length)
 
-    def soft(self, images: Tensor, which: Tensor) -> Tensor:
-        """Features of the networks numbered `which` without the rounding, so that they have gradients."""
-        weights = [weight[which].float() for weight in self.weights]
-        unit = F.normalize(soft_features(images, weights), dim=-1)
-        return F.normalize(unit - self.centre[which], dim=-1)
+    def smooth(self, images: Tensor, which: Tensor) -> Tensor:
+        return soft_features(images, [weight[which].float() for weight in self.weights])
 
 
 @fused_on_cuda

@@ -1,0 +1,121 @@
+"""The sketch method: shares of the budget, what is released, and what the open side makes of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from contract.cases import TINY, make_images, tiny_plan
+from contract.sensitivity import run_world
+
+import veilset
+from veilset.errors import ConfigError
+from veilset.methods.base import PublicFacts, get_method, make_config
+from veilset.methods.sketch import Round, SketchConfig, first_banks, targets_of
+from veilset.privacy.accounting import price
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.gaussian import gaussian_mu
+
+SKETCH = get_method("sketch")
+
+
+def facts_of(images, adjacency=Adjacency.ADD_REMOVE) -> PublicFacts:
+    return PublicFacts(spec=images.spec, declared_size=len(images), adjacency=adjacency, unit=Unit.RECORD)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_rounds_share_mu_squared_and_cost_together_what_one_round_would(rounds: int) -> None:
+    config = SketchConfig(rounds=rounds)
+    assert sum(config.shares) == pytest.approx(1)
+    facts = facts_of(make_images())
+    cost = price(SKETCH.events(config, facts, 1 / gaussian_mu(1.0, 1e-5)), 1e-5, Adjacency.ADD_REMOVE)
+    assert cost.epsilon == pytest.approx(1.0, rel=1e-6)
+
+
+def test_noise_free_targets_are_the_mean_features_of_each_class() -> None:
+    images = make_images((40, 30, 20))
+    config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
+    sums = run_world(SKETCH, config, facts_of(images), images).outputs[0].float()
+    banks = first_banks(config, images.spec, torch.device("cpu"))
+    targets = targets_of([Round(*banks, sums)], config, facts_of(images), torch.device("cpu"))
+    for bank, target in zip(banks, targets, strict=True):
+        features = bank.exact(images.pixels.float() / 255)
+        for label in range(3):
+            expected = features[images.labels == label].mean(0).float()
+            assert torch.allclose(target.means[label], expected, atol=2e-3)
+
+
+def test_a_class_without_a_credible_count_is_not_divided_by_zero() -> None:
+    images = make_images((40, 30, 20))
+    config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
+    banks = first_banks(config, images.spec, torch.device("cpu"))
+    sums = torch.zeros(3, sum(bank.count * bank.length for bank in banks) + 1)
+    sums[1, -1] = -5.0
+    targets = targets_of([Round(*banks, sums)], config, facts_of(images), torch.device("cpu"))
+    assert all(bool(target.means.isfinite().all()) for target in targets)
+
+
+def test_networks_of_the_second_round_are_seen_from_the_middle_of_synthetic_images() -> None:
+    images = make_images((40, 30, 20))
+    config = make_config(SKETCH, TINY["sketch"])
+    kept = run_world(SKETCH, config, facts_of(images), images)
+    first, second = kept.captures
+    length = 9 * config.width
+    tones = 7 * 7 * 9
+    assert first.values.shape == (3, config.networks * length + tones + 1), "with a count"
+    assert second.values.shape == (3, config.trained_networks * length + tones), "without another one"
+
+
+def test_one_record_moves_a_release_by_its_own_length_and_no_more() -> None:
+    images = make_images((9, 8, 7))
+    config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
+    whole = run_world(SKETCH, config, facts_of(images), images).captures[0]
+    without = run_world(SKETCH, config, facts_of(images), images.subset(torch.arange(1, len(images)))).captures[0]
+    moved = ((whole.values - without.values).double() * whole.grid_step).norm()
+    assert float(moved) == pytest.approx(math.hypot(1, config.total_weight), rel=1e-4)
+
+
+@pytest.mark.parametrize("preset", ["fast", "balanced", "best"])
+def test_a_preset_sets_what_is_not_given_beside_it(preset: str) -> None:
+    chosen = make_config(SKETCH, {"preset": preset, "steps": 7})
+    assert (chosen.preset, chosen.steps) == (preset, 7)
+    assert chosen.networks == {**{"networks": SketchConfig().networks}, **SKETCH.presets[preset]}["networks"]
+
+
+def test_an_unknown_preset_names_its_neighbours() -> None:
+    with pytest.raises(ConfigError, match="balanced"):
+        make_config(SKETCH, {"preset": "balance"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"networks": 0}, {"rounds": 0}, {"rounds": 11}, {"first_share": 1.0}, {"tone_share": 0.0},
+        {"images_per_class": 3}, {"learning_rate": 0.0}, {"total_weight": 0.0}, {"jitter": "letters"},
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(wrong) -> None:
+    with pytest.raises(ConfigError):
+        SketchConfig(**wrong)
+
+
+def test_a_sketch_that_would_not_fit_is_refused_at_plan_time() -> None:
+    images = make_images((1,) * 3)
+    with pytest.raises(ConfigError, match="networks"):
+        tiny_plan(images, "sketch", networks=10**6, width=100)
+
+
+def test_samples_are_jittered_as_declared_and_survive_saving(tmp_path) -> None:
+    images = make_images()
+    still, moved = (
+        veilset.fit(
+            images, epsilon=5.0, method="sketch", declared_size=20, **{**TINY["sketch"], "jitter": kind, "rounds": 1}
+        )
+        for kind in ("none", "handwriting")
+    )
+    assert moved._module.jitter.degrees == 15
+    assert still._module.jitter.degrees == 0
+    saved = veilset.from_pretrained(moved.save(tmp_path / "model"))
+    assert saved._module.jitter == moved._module.jitter
+    assert torch.equal(saved.sample(6, seed=1).pixels, moved.sample(6, seed=1).pixels)
