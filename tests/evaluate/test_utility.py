@@ -53,6 +53,23 @@ def test_classes_the_generator_confuses_are_named_as_vanished():
     assert score.details["per_class"]["b"] > 0.95
 
 
+def test_confusion_counts_every_test_image_once_a_seed_and_names_the_class_it_was_taken_for():
+    names = tuple("abcd")
+    train, test = toy("train", names=names), toy("test", 80, names=names)
+    confused = dataclasses.replace(train, labels=torch.tensor([0, 1, 3, 2])[train.labels])
+    (score,) = gen2real(confused, test, classifiers=("cnn",), seeds=(0, 1))
+    table = torch.tensor(score.details["confusion"])
+    assert table.sum(1).tolist() == [40] * 4
+    assert int(table.diagonal().sum()) == round(score.mean * 160)
+    assert table.argmax(1).tolist() == [0, 1, 3, 2]
+
+
+def test_a_confusion_matrix_that_nobody_could_read_is_left_out(monkeypatch):
+    monkeypatch.setattr("veilset.evaluate.utility.MAX_CONFUSED", 1)
+    (score,) = gen2real(toy("train"), toy("test", 20), classifiers=("lda",))
+    assert score.details["confusion"] == []
+
+
 def test_the_same_seed_repeats_and_another_seed_does_not():
     train, test = hard("train"), hard("test", count=200)
     first, again = gen2real(train, test, seeds=(0, 1)), gen2real(train, test, seeds=(0, 1))

@@ -4,15 +4,21 @@ import re
 import shutil
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+import torch
 
+import veilset
 from veilset.artifact import read_release
 from veilset.errors import ArtifactError, MissingExtra, RunError
 from veilset.evaluate.scores import Score
 from veilset.report import write_reports
 from veilset.report.pages import TEMPLATES
 from veilset.run_folder import RunFolder
+from veilset.scoring import score_run
 from veilset.sharing import export, verify
+
+from .conftest import CLASSES
 
 
 def text_of(path):
@@ -250,3 +256,19 @@ def test_notes_of_a_score_are_on_the_owners_page_only(copy_of):
     public, owner = map(text_of, write_reports(copy_of(scores=(score,))))
     assert "fid: 137 images are few" in owner
     assert "137 images are few" not in public
+
+
+def test_confusion_of_private_images_goes_from_the_evaluation_to_the_owners_page_and_nowhere_else(copy_of):
+    run = copy_of(scores=())
+    pixels = np.random.default_rng(1).integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    test = veilset.load(pixels, np.arange(30) % 3, class_names=CLASSES)
+    (score,) = score_run(
+        run, test, number=30, classifiers=["lda"], seeds=[0], device=torch.device("cpu"), progress=lambda *_: None
+    )
+    assert sum(map(sum, score.details["confusion"])) == 30
+    _, owner = write_reports(run)
+    assert 'class="confusion"' in text_of(owner)
+    assert "confusion" in (run.vault / "scores.json").read_text()
+    for path in run.release.iterdir():
+        assert b'class="confusion"' not in path.read_bytes()
+        assert b'"confusion"' not in path.read_bytes()

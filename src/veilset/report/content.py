@@ -60,7 +60,7 @@ def page_content(
         "assumptions": list(claim.assumptions),
         "picture": None if picture is None else base64.b64encode(picture).decode(),
         "rows": list(spec.class_names[:ROWS_SHOWN]),
-        "scores": [score_content(score, spec) for score in scores],
+        "scores": [score_content(score, spec, scores) for score in scores],
         "events": [_event_row(event, count, record) for event, count in record.charged.items()],
         "accounting": _accounting(claim, record, renyi),
         "not_private": record.not_private,
