@@ -21,6 +21,8 @@ from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.privacy.noise import NoiseSource
 
+HISTORY = "history.jsonl"
+
 
 class RunFolder:
     """Paths of one run, its log and its checkpoints. Everything but `release/` stays with the owner."""
@@ -71,6 +73,14 @@ class RunFolder:
                 self.log(event="progress", doing=message, done=done, total=total)
 
         return both
+
+    def record(self, name: str, step: int, value: float) -> None:
+        """One value of the owner's history, such as a loss: it may depend on private images, so it stays here.
+
+        A resumed run repeats the steps since its last checkpoint; the later value of a step counts.
+        """
+        with (self.vault / HISTORY).open("a") as file:
+            file.write(json.dumps({"name": name, "step": step, "value": value}) + "\n")
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}

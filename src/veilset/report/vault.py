@@ -12,7 +12,8 @@ from typing import Any
 from veilset.errors import RunError, VeilsetError
 from veilset.evaluate.scores import Score
 from veilset.methods.plan import Plan
-from veilset.run_folder import RunFolder
+from veilset.report.history import history_figure
+from veilset.run_folder import HISTORY, RunFolder
 
 LOG_LINES = 100
 """The newest lines of the log that the page shows; warnings and seconds are collected from all of them."""
@@ -28,6 +29,8 @@ class OwnerContent:
     data_warnings: list[str]
     score_warnings: list[str]
     seconds: list[list[str]]
+    history: str | None
+    """A figure of losses and progress: SVG in base64."""
     log: list[dict[str, str]]
     log_hidden: int
     """Older or unreadable lines that are not shown."""
@@ -35,8 +38,8 @@ class OwnerContent:
 
 def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
     plan = Plan.load(run.plan_path) if run.plan_path.is_file() else None
-    lines, unreadable = read_log(run.vault / "log.jsonl")
-    lines = [line for line in lines if line.get("event") != PROGRESS]
+    logged, unreadable = read_log(run.vault / "log.jsonl")
+    lines = [line for line in logged if line.get("event") != PROGRESS]
     return OwnerContent(
         folder=str(run.path.resolve()),
         reservation=plan.reservation if plan is not None else None,
@@ -49,6 +52,7 @@ def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
             for text in _texts(score.details.get(key))
         ],
         seconds=_seconds(lines, scores),
+        history=history_figure(read_log(run.vault / HISTORY)[0], logged),
         log=[_log_row(line) for line in lines[-LOG_LINES:]],
         log_hidden=max(0, len(lines) - LOG_LINES) + unreadable,
     )
