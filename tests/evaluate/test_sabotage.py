@@ -20,13 +20,16 @@ from veilset.evaluate.training import _Training
 from veilset.nets.classifiers import LeNet5
 from veilset.randomness import named_generator
 
+SLOW = (*presets.PRESETS["dpimagebench"].classifiers, "convnet-aug")
 
-def test_swapped_synthetic_labels_make_accuracy_collapse():
-    train = toy("train")
+
+@pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name not in SLOW])
+def test_swapped_synthetic_labels_make_accuracy_collapse(name):
+    train = toy("train", 60)
     swapped = dataclasses.replace(train, labels=1 - train.labels)
-    for score in gen2real(swapped, toy("test", 60)):
-        assert score.mean < 0.1
-        assert score.details["vanished"] == ["left", "right"]
+    (score,) = gen2real(swapped, toy("test", 40), classifiers=(name,))
+    assert score.mean < 0.15
+    assert score.details["vanished"] == ["left", "right"]
 
 
 def test_labels_that_say_nothing_leave_chance_level():

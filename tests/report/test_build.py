@@ -246,7 +246,8 @@ def test_a_confusion_matrix_and_its_extractor_are_shown_where_their_score_may_be
     )
     public, owner = map(text_of, write_reports(copy_of(scores=scores)))
     assert (public.count('class="confusion"'), owner.count('class="confusion"')) == (1, 2)
-    assert (public.count("fid-inception-2015 abababababab"), owner.count("fid-inception-2015 abababababab")) == (1, 2)
+    for page in (public, owner):
+        assert page.count("fid-inception-2015 abababababab") == 1, "said once for all scores in a row that share it"
     assert '<td class="hit" style="--share: 0.7">70</td>' in owner
     assert '<td style="--share: 0.001">&lt;1</td>' in owner
     assert '<td style="--share: 0.0">·</td>' in owner

@@ -58,7 +58,7 @@ def _meaning(score: Score) -> str:
     meaning = MEANING.get(family) or OTHER_MEANING.get(family, "")
     if "classifiers" in score.details:
         return f"{MEAN_OF}{meaning}"
-    return f"{meaning} ({variant})" if meaning and variant else meaning
+    return meaning
 
 
 def _to_reach(score: Score, others: Sequence[Score]) -> str:

@@ -45,12 +45,7 @@ def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
         reservation=plan.reservation if plan is not None else None,
         plan_warnings=list(plan.warnings) if plan is not None else [],
         data_warnings=_distinct(text for line in lines for text in _texts(line.get("warnings"))),
-        score_warnings=[
-            f"{score.metric}: {text}"
-            for score in scores
-            for key in ("warnings", "notes")
-            for text in _texts(score.details.get(key))
-        ],
+        score_warnings=_score_warnings(scores),
         seconds=_seconds(lines, scores),
         history=history_figure(read_log(run.vault / HISTORY)[0], logged),
         log=[_log_row(line) for line in lines[-LOG_LINES:]],
@@ -142,6 +137,19 @@ def _seconds(lines: Sequence[dict[str, Any]], scores: Sequence[Score]) -> list[l
     scored = [(score.metric, score.details["seconds"]) for score in scores if "seconds" in score.details]
     names = {"finished": "training"}
     return [[names.get(name, name), f"{value} s"] for name, value in (*logged, *scored)]
+
+
+def _score_warnings(scores: Sequence[Score]) -> list[str]:
+    """Each text once, with the scores it is about. A mean repeats what its classifiers say: it is left out."""
+    about: dict[str, list[str]] = {}
+    for score in scores:
+        for text in (text for key in ("warnings", "notes") for text in _texts(score.details.get(key))):
+            if "classifiers" not in score.details:
+                about.setdefault(text, []).append(score.metric)
+    return [
+        f"{', '.join(metrics) if len(metrics) <= 3 else f'{metrics[0]} and {len(metrics) - 1} others'}: {text}"
+        for text, metrics in about.items()
+    ]
 
 
 def _texts(value: Any) -> list[str]:
