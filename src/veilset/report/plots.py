@@ -84,9 +84,9 @@ def _legend(axes: Any) -> None:
 
 
 def _y_range(panel: UtilityPanel) -> tuple[float, float]:
-    """The same for both accountings, so that the two panels can be read against each other."""
+    """The same for both accountings, so that the two can be read against each other, and no trifle fills a panel."""
     ends = [p.mean + sign * (p.sd or 0.0) for curve in panel.curves for p in curve.points for sign in (-1, 1)]
-    margin = 0.06 * (max(ends) - min(ends)) or 0.05 * abs(max(ends)) or 1.0
+    margin = max(0.06 * (max(ends) - min(ends)), 0.03 * max(map(abs, ends))) or 1.0
     return min(ends) - margin, max(ends) + margin
 
 
