@@ -136,3 +136,10 @@ def test_real2gen_refuses_sets_that_do_not_fit_together():
         real2gen(toy("real", 1), toy("synthetic", 10), classifiers=("lda",))
     with pytest.raises(DataError, match="shape"):
         real2gen(toy("real", 10), toy("synthetic", 10, height=9), classifiers=("lda",))
+
+
+def test_boosted_trees_have_the_defaults_of_the_papers_time():
+    settings = sklearn_suite._ENTRIES["xgboost"].build(0).get_params()
+    assert {name: settings[name] for name in ("max_depth", "learning_rate", "tree_method", "n_estimators")} == {
+        "max_depth": 3, "learning_rate": 0.1, "tree_method": "exact", "n_estimators": 50,
+    }  # fmt: skip

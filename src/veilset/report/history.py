@@ -27,9 +27,9 @@ def loss_panels(recorded: Sequence[dict[str, Any]]) -> list[HistoryPanel]:
     """One panel for all names that are alike up to a "/". Of a step that was repeated, the last value counts."""
     named: dict[str, dict[float, float]] = {}
     for line in recorded:
-        name, step, value = (line.get(key) for key in ("name", "step", "value"))
-        if isinstance(name, str) and _finite(step) and _finite(value):
-            named.setdefault(name, {})[step] = value
+        name, numbers = line.get("name"), [line.get(key) for key in ("step", "value")]
+        if isinstance(name, str) and all(map(_finite, numbers)):
+            named.setdefault(name, {})[line["step"]] = line["value"]
     panels: dict[str, list[Trace]] = {}
     for name, values in named.items():
         title, _, label = name.partition("/")
