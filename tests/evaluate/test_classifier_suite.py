@@ -7,6 +7,7 @@ from utility_toys import hard, numbers, toy
 
 from veilset.data.spec import Source
 from veilset.errors import DataError, MissingExtra
+from veilset.evaluate import sklearn_suite
 from veilset.evaluate.classifiers import CLASSIFIERS, RECIPES, THIRTEEN
 from veilset.evaluate.utility import gen2real, real2gen, real2real
 
