@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from measure import REAL, check_metrics
+
 from veilset.errors import ConfigError
 from veilset.methods.base import get_method, make_config
 
@@ -20,7 +22,10 @@ MANY = ("method", "dataset", "epsilon")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Some metrics of one method with one setting on one data set. Every seed is a fit of its own."""
+    """Some metrics of one method with one setting on one data set. Every seed is a fit of its own.
+
+    The method `real` fits nothing: a seed is that of the classifiers alone.
+    """
 
     method: str
     dataset: str
@@ -48,9 +53,21 @@ class Row:
             raise ConfigError("an epsilon exactly with accounting", f"{self.epsilon}", "Correct the row.")
         if self.epsilon is not None:
             object.__setattr__(self, "epsilon", float(self.epsilon))
-        # A misspelt or mistyped option stops a suite before its first fit, not in the middle of the night.
+        # A misspelt metric or option stops a suite before its first fit, not in the middle of the night.
+        check_metrics(self.method, self.metrics)
+        if self.method == REAL:
+            self._check_real()
+            return
         config = make_config(get_method(self.method), self.settings)
         object.__setattr__(self, "settings", {name: getattr(config, name) for name in self.settings})
+
+    def _check_real(self) -> None:
+        given = {"epsilon": self.epsilon, **self.settings}
+        if self.epsilon is not None or self.settings:
+            raise ConfigError(
+                'accounting "none" and no options for the method "real", which fits nothing', f"{given}",
+                "Leave them out.",
+            )  # fmt: skip
 
     @property
     def command(self) -> str:
@@ -77,10 +94,11 @@ class Row:
     def same_figure(self, line: dict[str, Any], metric: str, protocol: str) -> bool:
         """Whether a line of results is this row's figure for `metric`."""
         settings = self.recorded_settings
-        mine = (self.method, self.dataset, self.accounting, self.epsilon, self.delta, self.unit, settings)
+        terms = (None, None) if self.method == REAL else (self.delta, self.unit)
+        mine = (self.method, self.dataset, self.accounting, self.epsilon, *terms, settings)
         keys = ("method", "dataset", "accounting", "epsilon_target", "delta", "unit", "settings")
-        # A published epsilon is about the paper's own neighbours, whatever the row says.
-        adjacent = self.accounting == "published" or line.get("adjacency") == self.adjacency
+        # A published epsilon is about the paper's own neighbours, whatever the row says; real images have none.
+        adjacent = self.accounting == "published" or self.method == REAL or line.get("adjacency") == self.adjacency
         same = all(line.get(key) == value for key, value in zip(keys, mine, strict=True))
         return same and adjacent and (line.get("metric"), line.get("protocol")) == (metric, protocol)
 

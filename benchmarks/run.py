@@ -5,7 +5,8 @@
 
 Every seed is a fit of its own with fresh privacy noise (which no seed controls) and its own weights and classifiers.
 Rows that results.jsonl already has with as many seeds are skipped. Each finished seed is kept in benchmarks/.partial
-until its row is done: a run that was killed goes on where it was, for the same commit and device.
+until its row is done: a run that was killed goes on where it was, for the same commit and device. A metric that needs a
+package this machine lacks fails alone; the others of its row are recorded.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,12 @@ from typing import Any
 import datasets
 import results
 import torch
-from measure import Images, check_metrics, measure, protocol
+from measure import REAL, Images, Meter, combined, parts_of, protocol
 from rows import Row, read_suite
 
 import veilset
 from veilset.api import pick_device
-from veilset.errors import VeilsetError
+from veilset.errors import ConfigError, MissingExtra, VeilsetError
 from veilset.files import read_json, write_atomically
 
 PARTIAL = Path(__file__).parent / ".partial"
@@ -53,8 +55,6 @@ def main(words: list[str] | None = None) -> int:
     options = parse(words)
     try:
         rows = read_suite(options.suite) if options.suite else [row_from(options)]
-        for row in rows:
-            check_metrics(row.metrics)
         device = pick_device(options.device)
     except VeilsetError as error:
         print(error, file=sys.stderr)
@@ -74,8 +74,13 @@ def main(words: list[str] | None = None) -> int:
 
 
 def run_row(row: Row, bench: Bench) -> None:
-    """Measures what is missing of a row and adds a line for each metric."""
-    protocols = {metric: protocol(metric, row.number, row.extractor, bench.device) for metric in row.metrics}
+    """Measures what is missing of a row and adds a line for each metric.
+
+    Raises: ConfigError, after the other lines were added, where a metric needs a package that is not installed.
+    """
+    protocols = {
+        metric: protocol(row.method, metric, row.number, row.extractor, bench.device) for metric in row.metrics
+    }
     missing = [metric for metric in row.metrics if bench.again or not recorded(row, metric, protocols[metric], bench)]
     if not missing:
         print("already measured", flush=True)
@@ -83,18 +88,28 @@ def run_row(row: Row, bench: Bench) -> None:
     row = row.only(missing)
     folder = bench.partial / row.fingerprint(bench.commit, bench.device_name)
     seeds = [finished_seed(row, seed, folder, bench) for seed in row.seeds]
+    lost = [metric for metric in row.metrics if not set(parts_of(row.method, metric)) <= set(seeds[0]["parts"])]
     for metric in row.metrics:
-        results.append(
-            bench.results, method=row.method, dataset=row.dataset, accounting=row.accounting,
-            claim=seeds[-1]["claim"], epsilon_target=row.epsilon, protocol=protocols[metric],
-            settings=row.recorded_settings,
-            metric=metric, values=[seed["values"][metric] for seed in seeds], seeds=row.seeds,
-            seconds=sum(seed["fit_seconds"] + seed["seconds"][metric] for seed in seeds), device=bench.device_name,
-            commit=bench.commit, command=row.only([metric]).command,
-        )  # fmt: skip
+        if metric not in lost:
+            add_line(row, metric, protocols[metric], seeds, bench)
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
+    if lost:
+        raise ConfigError(
+            "a figure for every metric of the row", f"none for {', '.join(lost)}", "\n  ".join(seeds[0]["lacking"])
+        )
+
+
+def add_line(row: Row, metric: str, words: str, seeds: list[dict[str, Any]], bench: Bench) -> None:
+    figures = [combined(row.method, metric, seed["parts"]) for seed in seeds]
+    results.append(
+        bench.results, method=row.method, dataset=row.dataset, accounting=row.accounting,
+        claim=seeds[-1]["claim"], epsilon_target=row.epsilon, protocol=words, settings=row.recorded_settings,
+        metric=metric, values=[value for value, _ in figures], seeds=row.seeds,
+        seconds=sum(seed["fit_seconds"] for seed in seeds) + sum(seconds for _, seconds in figures),
+        device=bench.device_name, commit=bench.commit, command=row.only([metric]).command,
+    )  # fmt: skip
 
 
 def recorded(row: Row, metric: str, words: str, bench: Bench) -> bool:
@@ -103,15 +118,25 @@ def recorded(row: Row, metric: str, words: str, bench: Bench) -> bool:
 
 
 def finished_seed(row: Row, seed: int, folder: Path, bench: Bench) -> dict[str, Any]:
-    """The values of one seed: from an earlier, killed run where there are any, else measured now."""
+    """The figures of one seed: from an earlier, killed run where there are any, else measured now."""
     path = folder / f"{seed}.json"
-    if path.is_file():
-        print(f"seed {seed}: kept from an earlier run", flush=True)
-        return read_json(path, "a finished seed")
-    value = run_seed(row, seed, bench)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(value).encode())
-    return value
+
+    def keep(value: dict[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(value).encode())
+
+    kept = read_json(path, "a finished seed") if path.is_file() else None
+    if kept is not None:
+        print(f"seed {seed}: {len(kept['parts'])} figures kept from an earlier run", flush=True)
+    if row.method == REAL:
+        # The images are the same every time, so each figure is kept at once, and only what is missing is measured.
+        kept = kept or {"claim": None, "fit_seconds": 0.0, "parts": {}}
+        images = Images(None, *(datasets.load(row.dataset, split) for split in ("train", "test")))
+        measure_parts(row, seed, images, kept, keep, bench)
+    elif kept is None:
+        kept = run_seed(row, seed, bench)
+    keep(kept)
+    return kept
 
 
 def run_seed(row: Row, seed: int, bench: Bench) -> dict[str, Any]:
@@ -126,15 +151,27 @@ def run_seed(row: Row, seed: int, bench: Bench) -> dict[str, Any]:
         images = Images(model.sample(row.number, seed=seed, device=bench.device), train, test)
     fit_seconds = time.perf_counter() - started
     print(f"seed {seed}: {model.claim} in {fit_seconds:.1f} s", flush=True)
-    measured = {metric: measure(metric, images, seed, row.extractor, bench.device) for metric in row.metrics}
-    for metric, (value, seconds) in measured.items():
-        print(f"seed {seed}: {metric} {value:.4f} in {seconds:.1f} s", flush=True)
-    return {
-        "claim": model.claim.to_json(),
-        "fit_seconds": fit_seconds,
-        "values": {metric: value for metric, (value, _) in measured.items()},
-        "seconds": {metric: seconds for metric, (_, seconds) in measured.items()},
-    }
+    value = {"claim": model.claim.to_json(), "fit_seconds": fit_seconds, "parts": {}}
+    measure_parts(row, seed, images, value, lambda _: None, bench)
+    return value
+
+
+def measure_parts(
+    row: Row, seed: int, images: Images, value: dict[str, Any], keep: Callable[[dict[str, Any]], None], bench: Bench
+) -> None:
+    """Adds to `value` the figures that it lacks; `keep` is called after each."""
+    value["lacking"] = []
+    wanted = dict.fromkeys(part for metric in row.metrics for part in parts_of(row.method, metric))
+    missing = [part for part in wanted if part not in value["parts"]]
+    for found in Meter(images, seed, row.extractor, bench.device).measure(missing):
+        if isinstance(found, MissingExtra):
+            value["lacking"].append(str(found))
+            print(f"seed {seed}: {found}", file=sys.stderr, flush=True)
+            continue
+        value["parts"] |= found
+        keep(value)
+        for part, (figure, seconds) in found.items():
+            print(f"seed {seed}: {part} {figure:.4f} in {seconds:.1f} s", flush=True)
 
 
 def row_from(options: argparse.Namespace) -> Row:

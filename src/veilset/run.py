@@ -146,6 +146,7 @@ def _run(
         device=device,
         checkpoints=folder,
         progress=folder.logging(progress),
+        history=folder.record,
     )
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:

@@ -25,6 +25,7 @@ from veilset.privacy.noise import NoiseSource
 
 FINGERPRINTS = "training-images.hashes"
 """A key of this run's own, then keyed hashes of the images it was fitted on."""
+HISTORY = "history.jsonl"
 
 
 class RunFolder:
@@ -78,6 +79,14 @@ class RunFolder:
                 self.log(event="progress", doing=message, done=done, total=total)
 
         return both
+
+    def record(self, name: str, step: int, value: float) -> None:
+        """One value of the owner's history, such as a loss: it may depend on private images, so it stays here.
+
+        A resumed run repeats the steps since its last checkpoint; the later value of a step counts.
+        """
+        with (self.vault / HISTORY).open("a") as file:
+            file.write(json.dumps({"name": name, "step": step, "value": value}) + "\n")
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}

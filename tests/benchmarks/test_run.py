@@ -9,27 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pytest
 import results
 import rows
 import run
 
-import veilset
+from benchmarks.toys import TINY, tiny
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, DataError
 
-TINY = {"steps": 2, "frequencies": 8, "hidden_size": 8, "map_channels": 8}
 ONE = [
     "--method", "dp-merf", "--dataset", "mnist", "--epsilon", "1", "--seeds", "0", "1", "--number", "20", "--metrics",
     "duplicates", "nearest-real", "--device", "cpu", "--commit", "abc1234", "--set",
     *(f"{name}={value}" for name, value in TINY.items()),
 ]  # fmt: skip
-
-
-def tiny(name: str, split: str) -> ImageSet:
-    pixels = np.random.default_rng(len(split)).integers(0, 256, (24, 8, 8), dtype=np.uint8)
-    return veilset.load(pixels, np.arange(24) % 2, class_names=["a", "b"], benchmark=name)
 
 
 @pytest.fixture

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
+import references
 import results
+import rows
 import table
+
+from veilset.evaluate import PRESETS
 
 
 def line(**changes: Any) -> dict[str, Any]:
@@ -73,3 +78,49 @@ def test_a_torn_last_line_is_left_out_and_the_next_one_starts_anew(tmp_path: Pat
         metric="x", values=[1.0], seeds=[0], seconds=1.0, device="cpu", commit="c", command="python benchmarks/x.py",
     )  # fmt: skip
     assert json.loads(path.read_text().splitlines()[-1])["method"] == "m"
+
+
+def real(metric: str, mean: float, **changes: Any) -> dict[str, Any]:
+    none = dict.fromkeys(("epsilon_target", "epsilon_proven", "delta", "adjacency", "unit"))
+    return line(**none, method="real", accounting="none", metric=metric, mean=mean, **changes)
+
+
+def test_real_images_have_a_section_of_their_own_without_epsilon_or_delta() -> None:
+    text = table.page([real("real2real/lda", 0.88), line(accounting="none", epsilon_proven=None)])
+    before, after = text.split("### Real images, no synthesis")
+    assert "real2real/lda" not in before
+    assert "NOT PRIVATE" in before
+    assert after.splitlines()[2].startswith("| method | metric | value | n | protocol |")
+
+
+def test_real_images_stand_beside_published_figures_with_a_reason_where_they_differ() -> None:
+    lines = [real("real2real/lda", 0.8798, sd=None), real("real2real/adaboost", 0.65), real("real2real/gbm", 0.5)]
+    _, beside = table.page(lines).split("beside published figures")
+    assert (
+        "| real2real/lda | 0.88 | 0.8798 | -0.0002 |  | GS-WGAN (Chen et al. 2020), Table A1, column Real |" in beside
+    )
+    assert "-0.0800 | SAMME in place of SAMME.R" in beside
+    assert "-0.4100 | not explained" in beside
+    assert "real2real/xgboost" not in beside, "a figure that was not measured is shown"
+
+
+def test_a_published_fid_is_compared_with_the_same_network_only() -> None:
+    other = real("fid", 3.0, protocol="all training against all test images, random-conv-1 84c2fb4abed9")
+    assert "beside" not in table.page([other])
+    same = {**other, "protocol": "all training against all test images, fid-inception-2015 aa2a18ac7408", "mean": 1.03}
+    assert "| fid | 1.02 | 1.0300" in table.page([other, same])
+
+
+def test_every_published_figure_is_a_metric_of_the_suite_of_real_images() -> None:
+    suite = rows.read_suite(Path(table.__file__).parent / "suites" / "real.toml")
+    measured = {(row.dataset, metric) for row in suite for metric in row.metrics}
+    found = references.read()
+    assert {(reference.dataset, reference.metric) for reference in found} <= measured
+    assert all(reference.origin for reference in found)
+
+
+def test_the_published_averages_are_those_of_the_published_thirteen() -> None:
+    for dataset in ("mnist", "fashion-mnist"):
+        values = {one.metric: one.value for one in references.read() if one.dataset == dataset}
+        thirteen = [values[f"real2real/{name}"] for name in PRESETS["gs-wgan"].classifiers]
+        assert statistics.fmean(thirteen) == pytest.approx(values["gs-wgan/mean"], abs=0.0051)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,18 @@ def test_training_uses_nothing_but_the_released_sums(tmp_path: Path, monkeypatch
         execute(images, tiny_plan(images, "dp-merf"), tmp_path / name) for name, images in (("a", first), ("b", second))
     ]
     assert digest(models[0]._module.state_dict()) == digest(models[1]._module.state_dict())
+
+
+def test_the_matching_loss_goes_into_the_vault_and_not_into_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dp_merf, "HISTORY_EVERY", 2)
+    images = make_images((6, 6))
+    execute(images, tiny_plan(images, "dp-merf", steps=5), tmp_path / "run")
+    lines = [json.loads(text) for text in (tmp_path / "run/vault/history.jsonl").read_text().splitlines()]
+    assert [(line["name"], line["step"]) for line in lines] == [("matching loss", 2), ("matching loss", 4)]
+    assert all(line["value"] > 0 for line in lines)
+    assert not any(b"matching loss" in path.read_bytes() for path in (tmp_path / "run/release").iterdir())
 
 
 @pytest.mark.parametrize(

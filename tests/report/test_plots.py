@@ -13,7 +13,16 @@ from PIL import Image
 
 from veilset.errors import ConfigError, MissingExtra, MixedAdjacency, PrivacyError
 from veilset.report import plots
-from veilset.report.plots import ConfusionMatrix, Curve, NormHistogram, NormPanel, Point, Trace, UtilityPanel
+from veilset.report.plots import (
+    ConfusionMatrix,
+    Curve,
+    HistoryPanel,
+    NormHistogram,
+    NormPanel,
+    Point,
+    Trace,
+    UtilityPanel,
+)
 
 TERMS = "delta 1e-05, add-remove of one record"
 
@@ -40,7 +49,15 @@ FIGURES: dict[str, Callable[..., bytes]] = {
         [NormHistogram.of("critic", [8.0, 12.0, 16.0], [1.0, 1.1, 1.1], clip_norm=1.1)], **o
     ),
     "history": lambda **o: plots.history(
-        "generator", "loss", [Trace(label="loss", steps=(1, 2), mean=(1.0, 0.5))], **o
+        [
+            HistoryPanel(
+                title="generator",
+                x_label="step",
+                y_label="loss",
+                traces=(Trace(label="loss", steps=(1, 2), mean=(1.0, 0.5)),),
+            )
+        ],
+        **o,
     ),
     "confusion": lambda **o: plots.confusion_matrix(
         ConfusionMatrix(title="cnn", class_names=("cat", "ankle-boot"), counts=((3, 1), (0, 0))), **o

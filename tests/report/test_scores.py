@@ -86,3 +86,19 @@ def test_bars_follow_the_order_of_the_classes():
 )
 def test_what_is_not_an_accuracy_of_a_class_gets_no_bar(per_class):
     assert score(per_class=per_class)["bars"] == []
+
+
+def test_a_score_stands_beside_what_real_images_reach_with_the_same_classifier():
+    gen, real, other = (
+        Score.over_seeds(metric, [value], touched_private_data=True)
+        for metric, value in (("gen2real/mlp", 0.8), ("real2real/mlp", 0.9796), ("real2real/cnn", 0.99))
+    )
+    assert score_content(gen, SPEC, [gen, real, other])["to_reach"] == "97.96 %"
+    assert score_content(gen, SPEC, [gen, other])["to_reach"] == ""
+    assert score_content(real, SPEC, [gen, real])["to_reach"] == ""
+    assert "what there is to reach" in score_content(real, SPEC)["meaning"]
+
+
+def test_means_and_ratios_say_what_they_are():
+    assert "mean over all classifiers" in score("gen2real/average", classifiers={"gen2real/lda": 0.5})["meaning"]
+    assert "of what the same classifiers reach with real images" in score("gen2real/calibrated")["meaning"]

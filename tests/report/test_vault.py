@@ -3,7 +3,8 @@ import json
 import pytest
 
 from veilset.errors import RunError
-from veilset.report.vault import LOG_LINES, owner_content, read_scores
+from veilset.evaluate.scores import Score
+from veilset.report.vault import LOG_LINES, _score_warnings, owner_content, read_scores
 
 from .conftest import WARNING, secret_score
 
@@ -55,3 +56,13 @@ def test_a_vault_without_log_and_plan_still_has_a_page(copy_of):
     content = owner_content(run, [secret_score()])
     assert (content.log, content.plan_warnings, content.reservation) == ([], [], None)
     assert content.score_warnings == ["gen2real/mlp: class 'plain' has vanished"]
+
+
+def test_a_warning_of_many_scores_is_said_once_and_a_mean_says_nothing_again():
+    def score(name, **details):
+        return Score.over_seeds(f"gen2real/{name}", [0.5], touched_private_data=True, details=details)
+
+    singles = [score(name, notes=["too few"]) for name in "abcd"]
+    mean = score("mean", classifiers={}, notes=["gen2real/a: too few"])
+    assert _score_warnings([*singles, mean]) == ["gen2real/a and 3 others: too few"]
+    assert _score_warnings(singles[:2]) == ["gen2real/a, gen2real/b: too few"]

@@ -103,10 +103,14 @@ def _xgboost(seed: int) -> Any:
     from xgboost import XGBClassifier
 
     # The paper's objective, multi:softprob, is what XGBoost chooses for more than two classes, and refuses for two.
-    # Exact trees were the default in 2020; today's histograms count all columns, though one in ten is used.
+    # Exact trees were the default in 2020; today's histograms count all columns, though one in ten is used. Depth 3 and
+    # rate 0.1 were the defaults before XGBoost 1.0: with them real MNIST images reach 0.91, as in the paper, and with
+    # today's 6 and 0.3 they reach 0.97.
     return XGBClassifier(
         n_estimators=50,
         colsample_bytree=0.1,
+        max_depth=3,
+        learning_rate=0.1,
         tree_method="exact",
         n_jobs=1,  # its threads wait for each other in a busy loop: two on a shared machine took longer than one
         random_state=seed,

@@ -15,6 +15,8 @@ from veilset.evaluate.scores import Score
 
 Progress = Callable[[str, int, int], None]
 """Called with (message, units done, units in total)."""
+MAX_CONFUSED = 100
+"""Above this many classes a confusion matrix has more numbers than anybody reads."""
 
 
 def gen2real(
@@ -149,16 +151,18 @@ def _score(name: str, sides: _Sides, seeds: Sequence[int], run: _Run) -> Score:
     train, test = sides.train.images, sides.test.images
     metric = f"{sides.family}/{name}"
     found: list[str] = []
-    hits = []
+    answers = []
     for seed in seeds:
         run.report(f"{metric}, seed {seed}: fitting")
         predict = CLASSIFIERS[name].fit(train, run.context(metric, seed, found.append))
-        hits.append(predict(test.pixels) == test.labels.cpu())
+        answers.append(predict(test.pixels))
+    hits = torch.stack(answers) == test.labels.cpu()
     accuracies = [float(row.double().mean()) for row in hits]
-    per_class = _per_class(torch.stack(hits), test)
+    per_class = _per_class(hits, test)
     vanished = [name for name, accuracy in per_class.items() if accuracy < _vanishing_point(test)]
     details = {
         "per_class": per_class,
+        "confusion": _confusion(torch.stack(answers), test),
         "seeds": list(seeds),
         "per_seed": accuracies,
         f"num_{sides.train.kind}": len(train),
@@ -180,6 +184,18 @@ def _per_class(hits: Tensor, test: ImageSet) -> dict[str, float]:
         for label, name in enumerate(test.spec.class_names)
         if bool((labels == label).any())
     }
+
+
+def _confusion(answers: Tensor, test: ImageSet) -> list[list[int]]:
+    """How often a class (row) was taken for another (column), over all seeds; nothing where no page could show it.
+
+    Shares of a class are as private as its accuracy: they go where the score goes, and nowhere else.
+    """
+    size = test.spec.num_classes
+    if size > MAX_CONFUSED:
+        return []
+    pairs = test.labels.cpu() * size + answers
+    return torch.bincount(pairs.flatten(), minlength=size**2).reshape(size, size).tolist()
 
 
 def _vanishing_point(test: ImageSet) -> float:

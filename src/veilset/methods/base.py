@@ -24,6 +24,11 @@ from veilset.randomness import named_generator
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
+History = Callable[[str, int, float], None]
+"""Called with (name, step, value), such as ("matching loss", 50, 0.31); names alike up to a "/" share a figure.
+
+The values may depend on private images in any way: they are kept in the vault and drawn on the owner's page alone.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,7 @@ class FitContext:
     device: torch.device
     checkpoints: Checkpoints
     progress: Progress
+    history: History = lambda *_: None
 
     def generator(self, name: str) -> torch.Generator:
         return named_generator(self.seed, name, self.device)

@@ -31,6 +31,7 @@ from veilset.privacy.events import NOTHING, Event, Gaussian
 from veilset.randomness import initialise, named_generator
 
 CHECKPOINT_EVERY = 500
+HISTORY_EVERY = 50
 CLASSES_PER_STEP = 50
 
 
@@ -197,6 +198,8 @@ class DpMerf:
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
+            if (step + 1) % HISTORY_EVERY == 0:
+                context.history("matching loss", step + 1, float(loss.detach()))
             if (step + 1) % CHECKPOINT_EVERY == 0:
                 keep(context.checkpoints, "generator", step + 1, generator, optimiser, draws)
             context.progress("training the generator", step + 1, config.steps)

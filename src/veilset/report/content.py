@@ -63,7 +63,7 @@ def page_content(
         "assumptions": list(claim.assumptions),
         "picture": None if picture is None else base64.b64encode(picture).decode(),
         "rows": list(spec.class_names[:ROWS_SHOWN]),
-        "scores": [score_content(score, spec) for score in scores],
+        "scores": [score_content(score, spec, scores) for score in scores],
         "noisy": [_noisy_row(one) for one in noisy],
         "noisy_together": together(noisy),
         "events": [_event_row(event, count, record) for event, count in record.charged.items()],

@@ -16,6 +16,7 @@ from veilset.report.series import (
     Basis,
     ConfusionMatrix,
     Curve,
+    HistoryPanel,
     NormHistogram,
     NormPanel,
     Point,
@@ -26,6 +27,7 @@ from veilset.report.series import (
 __all__ = [
     "ConfusionMatrix",
     "Curve",
+    "HistoryPanel",
     "NormHistogram",
     "NormPanel",
     "Point",
@@ -82,9 +84,9 @@ def _legend(axes: Any) -> None:
 
 
 def _y_range(panel: UtilityPanel) -> tuple[float, float]:
-    """The same for both accountings, so that the two panels can be read against each other."""
+    """The same for both accountings, so that the two can be read against each other, and no trifle fills a panel."""
     ends = [p.mean + sign * (p.sd or 0.0) for curve in panel.curves for p in curve.points for sign in (-1, 1)]
-    margin = 0.06 * (max(ends) - min(ends)) or 0.05 * abs(max(ends)) or 1.0
+    margin = max(0.06 * (max(ends) - min(ends)), 0.03 * max(map(abs, ends))) or 1.0
     return min(ends) - margin, max(ends) + margin
 
 
@@ -148,16 +150,19 @@ def _histogram(panel: NormHistogram) -> Draw:
     return draw
 
 
-def history(title: str, y_label: str, traces: Sequence[Trace], *, image_format: Format = "svg") -> bytes:
-    """Losses or progress over the steps. Losses of networks that saw real images are for the owner's page only."""
+def history(panels: Sequence[HistoryPanel], *, image_format: Format = "svg") -> bytes:
+    """Losses over the steps, progress over time. For the owner's page only: losses may have seen real images."""
+    return draw_panels([_history_panel(panel) for panel in panels], image_format=image_format)
 
+
+def _history_panel(panel: HistoryPanel) -> Draw:
     def draw(axes: Any) -> None:
-        _traces(axes, traces)
-        axes.set(xlabel="step", ylabel=y_label)
-        axes.set_title(title, loc="left")
+        _traces(axes, panel.traces)
+        axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+        axes.set_title(panel.title, loc="left")
         _legend(axes)
 
-    return draw_panels([draw], image_format=image_format)
+    return draw
 
 
 def confusion_matrix(matrix: ConfusionMatrix, *, image_format: Format = "svg") -> bytes:

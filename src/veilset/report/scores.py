@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from veilset.data.spec import ImageSpec
@@ -15,6 +16,8 @@ MEANING = {
     "real2real": "accuracy on real images of a classifier that saw real ones: what there is to reach",
 }
 """Metrics that are accuracies, shown in per cent; all others are shown as they are."""
+CALIBRATED = "gen2real accuracy in per cent of what the same classifiers reach with real images, mean over all of them"
+MEAN_OF = "mean over all classifiers of the protocol: "
 OTHER_MEANING = {
     "fid": "Fréchet distance of synthetic and real features; lower is better, 0 is equal statistics",
     "kid": "kernel distance of synthetic and real features; lower is better, about 0 is equal statistics",
@@ -31,13 +34,12 @@ MAX_CONFUSED = 30
 _HASH_KEYS = ("sha256", "hash")
 
 
-def score_content(score: Score, spec: ImageSpec) -> dict[str, Any]:
-    """What both pages show of a score. Only declared class names get a bar."""
-    family, _, variant = score.metric.partition("/")
-    meaning = MEANING.get(family) or OTHER_MEANING.get(family, "")
+def score_content(score: Score, spec: ImageSpec, others: Sequence[Score] = ()) -> dict[str, Any]:
+    """What both pages show of a score, beside the `others` of the same page. Only declared class names get a bar."""
     return {
         "metric": score.metric,
-        "meaning": f"{meaning}{f' ({variant})' if variant else ''}" if meaning else "",
+        "meaning": _meaning(score),
+        "to_reach": _to_reach(score, others),
         "value": value_text(score.mean, score.metric),
         "spread": "one seed" if score.sd is None else f"± {value_text(score.sd, score.metric)} over {score.n} seeds",
         "private": score.touched_private_data,
@@ -47,6 +49,23 @@ def score_content(score: Score, spec: ImageSpec) -> dict[str, Any]:
         "short_names": max(map(len, spec.class_names)) <= 3,
         "confusion": _confusion(score.details.get("confusion"), spec),
     }
+
+
+def _meaning(score: Score) -> str:
+    family, _, variant = score.metric.partition("/")
+    if variant.endswith("calibrated"):
+        return CALIBRATED
+    meaning = MEANING.get(family) or OTHER_MEANING.get(family, "")
+    if "classifiers" in score.details:
+        return f"{MEAN_OF}{meaning}"
+    return meaning
+
+
+def _to_reach(score: Score, others: Sequence[Score]) -> str:
+    """What the same classifier reaches with real images, where that is known and may be seen beside this score."""
+    family, _, variant = score.metric.partition("/")
+    found = [other for other in others if other.metric == f"real2real/{variant}"]
+    return value_text(found[0].mean, found[0].metric) if found and family == "gen2real" else ""
 
 
 def value_text(number: float, metric: str) -> str:

@@ -85,7 +85,7 @@ class Trace:
     """A quantity over steps, with the spread within a batch where there is one."""
 
     label: str
-    steps: tuple[int, ...]
+    steps: tuple[float, ...]
     mean: tuple[float, ...]
     sd: tuple[float, ...] | None = None
 
@@ -94,6 +94,16 @@ class Trace:
             lengths = f"{len(self.steps)} steps, {len(self.mean)} means"
             raise ConfigError(f"one value a step for {self.label}", lengths, "Log the two together.")
         require_finite((*self.mean, *(self.sd or ())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPanel:
+    """What a run logged while it was trained. Vault-side."""
+
+    title: str
+    x_label: str
+    y_label: str
+    traces: tuple[Trace, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import Any
 from veilset.errors import RunError, VeilsetError
 from veilset.evaluate.scores import Score
 from veilset.methods.plan import Plan
-from veilset.run_folder import RunFolder
+from veilset.report.history import history_figure
+from veilset.run_folder import HISTORY, RunFolder
 
 LOG_LINES = 100
 """The newest lines of the log that the page shows; warnings and seconds are collected from all of them."""
@@ -28,6 +29,8 @@ class OwnerContent:
     data_warnings: list[str]
     score_warnings: list[str]
     seconds: list[list[str]]
+    history: str | None
+    """A figure of losses and progress: SVG in base64."""
     log: list[dict[str, str]]
     log_hidden: int
     """Older or unreadable lines that are not shown."""
@@ -35,20 +38,16 @@ class OwnerContent:
 
 def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
     plan = Plan.load(run.plan_path) if run.plan_path.is_file() else None
-    lines, unreadable = read_log(run.vault / "log.jsonl")
-    lines = [line for line in lines if line.get("event") != PROGRESS]
+    logged, unreadable = read_log(run.vault / "log.jsonl")
+    lines = [line for line in logged if line.get("event") != PROGRESS]
     return OwnerContent(
         folder=str(run.path.resolve()),
         reservation=plan.reservation if plan is not None else None,
         plan_warnings=list(plan.warnings) if plan is not None else [],
         data_warnings=_distinct(text for line in lines for text in _texts(line.get("warnings"))),
-        score_warnings=[
-            f"{score.metric}: {text}"
-            for score in scores
-            for key in ("warnings", "notes")
-            for text in _texts(score.details.get(key))
-        ],
+        score_warnings=_score_warnings(scores),
         seconds=_seconds(lines, scores),
+        history=history_figure(read_log(run.vault / HISTORY)[0], logged),
         log=[_log_row(line) for line in lines[-LOG_LINES:]],
         log_hidden=max(0, len(lines) - LOG_LINES) + unreadable,
     )
@@ -138,6 +137,19 @@ def _seconds(lines: Sequence[dict[str, Any]], scores: Sequence[Score]) -> list[l
     scored = [(score.metric, score.details["seconds"]) for score in scores if "seconds" in score.details]
     names = {"finished": "training"}
     return [[names.get(name, name), f"{value} s"] for name, value in (*logged, *scored)]
+
+
+def _score_warnings(scores: Sequence[Score]) -> list[str]:
+    """Each text once, with the scores it is about. A mean repeats what its classifiers say: it is left out."""
+    about: dict[str, list[str]] = {}
+    for score in scores:
+        for text in (text for key in ("warnings", "notes") for text in _texts(score.details.get(key))):
+            if "classifiers" not in score.details:
+                about.setdefault(text, []).append(score.metric)
+    return [
+        f"{', '.join(metrics) if len(metrics) <= 3 else f'{metrics[0]} and {len(metrics) - 1} others'}: {text}"
+        for text, metrics in about.items()
+    ]
 
 
 def _texts(value: Any) -> list[str]:
