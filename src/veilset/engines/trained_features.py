@@ -17,7 +17,7 @@ from veilset.nets.jitter import Jitter
 
 AnyBank = TypeVar("AnyBank", bound=Bank)
 
-BATCH = 256
+BATCH = 128
 RATE = 1e-3
 CENTRE_BATCH = 500
 

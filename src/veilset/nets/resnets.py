@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
-from veilset.nets.classifiers import dropout, materialise
+from veilset.nets.classifiers import materialise
 from veilset.randomness import initialise
 
 
@@ -127,17 +127,26 @@ class _WideBlock(nn.Module):
         self.norm2, self.conv2 = nn.BatchNorm2d(width), _conv(width, width, 3)
         self.shortcut = _conv(before, width, 1, stride) if before != width else None
 
-    def forward(self, images: Tensor, rate: float, masks: torch.Generator | None) -> Tensor:
+    def forward(self, images: Tensor, kept: Tensor | None) -> Tensor:
+        """``kept`` is what dropout multiplies by; it is drawn outside, so that a block can be compiled."""
         active = F.relu(self.norm1(images), inplace=True)
         hidden = F.relu(self.norm2(self.conv1(active)), inplace=True)
-        hidden = hidden if masks is None else dropout(hidden, rate, masks)
+        hidden = hidden if kept is None else hidden * kept.to(hidden.dtype)
         return self.conv2(hidden) + (images if self.shortcut is None else self.shortcut(active))
+
+
+def _kept(images: Tensor, width: int, stride: int, rate: float, generator: torch.Generator) -> Tensor:
+    """0 for a share ``rate`` of a block's hidden values, else 1 / (1 - rate), in the layout of channels-last maps."""
+    height, across = ((side - 1) // stride + 1 for side in images.shape[2:])
+    draws = torch.rand(len(images), height, across, width, generator=generator, device=images.device)
+    return (draws >= rate).permute(0, 3, 1, 2) / (1 - rate)
 
 
 class WideResNet(nn.Module):
     """WRN-40-4 with dropout 0.3 (8.9 M parameters). Reference: Zagoruyko and Komodakis 2016."""
 
     DROPOUT = 0.3
+    STAGES = _stages((64, 128, 256), 6)
 
     def __init__(self, spec: ImageSpec, generator: torch.Generator) -> None:
         super().__init__()
@@ -145,7 +154,7 @@ class WideResNet(nn.Module):
             self.stem = _conv(spec.channels, 16, 3)
             self.blocks = nn.ModuleList()
             before = 16
-            for width, stride in _stages((64, 128, 256), 6):
+            for width, stride in self.STAGES:
                 self.blocks.append(_WideBlock(before, width, stride))
                 before = width
             self.norm = nn.BatchNorm2d(before)
@@ -162,6 +171,7 @@ class WideResNet(nn.Module):
             )
         masks = dropout_generator if self.training else None
         hidden = self.stem(images)
-        for block in self.blocks:
-            hidden = block(hidden, self.DROPOUT, masks)
+        for block, (width, stride) in zip(self.blocks, self.STAGES, strict=True):
+            kept = None if masks is None else _kept(hidden, width, stride, self.DROPOUT, masks)
+            hidden = block(hidden, kept)
         return self.dense(F.relu(self.norm(hidden), inplace=True).mean((2, 3)))
