@@ -11,7 +11,7 @@ import torch
 
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.errors import ConfigError, DataError
-from veilset.evaluate import Score, fidelity, gen2real, run_preset
+from veilset.evaluate import Score, calibrated, fidelity, gen2real, real2gen, real2real, run_preset
 from veilset.evaluate.extractors import Extractor, get_extractor
 from veilset.evaluate.fidelity import METRICS, check_metrics
 from veilset.evaluate.inception import CPU_IMAGES_PER_SECOND, InceptionExtractor
@@ -71,21 +71,26 @@ def score_run(
     *,
     device: torch.device,
     progress: Progress,
+    real: ImageSet | None = None,
     warn: Warn = lambda text: None,
 ) -> list[Score]:
     """Samples images and scores them as asked. Either all scores are written, or those of before are still there.
+
+    With ``real``, the real training images, the same classifiers are also trained on those: what there is to reach
+    (real2real), the mean ratio to it (calibrated), and whether synthetic images show their class (real2gen).
 
     Raises: DataError where the test images do not fit the model or are its training images.
     """
     model = from_pretrained(folder.path)
     request.check_fits(model.spec, test.spec)
+    if real is not None:
+        request.check_fits(model.spec, real.spec)
     shared = overlap_warnings(folder, test, judged=bool(request.classifiers))
     extractor = _extractor(request, device)
     for text in (*shared, *_slowness(extractor, request.number + len(test))):
         warn(text)
-    scores = [
-        _with_warnings(score, shared) for score in _measure(folder, model, test, request, extractor, device, progress)
-    ]
+    measured = _measure(folder, model, test, real, request, extractor, device, progress)
+    scores = [_with_warnings(score, shared) for score in measured]
     value = json.dumps([score.to_json() for score in scores], indent=1).encode()
     write_atomically(folder.vault / SCORES, value, mode=0o600)
     return scores
@@ -95,6 +100,7 @@ def _measure(
     folder: RunFolder,
     model: Model,
     test: ImageSet,
+    real: ImageSet | None,
     request: Request,
     extractor: Extractor | str,
     device: torch.device,
@@ -102,15 +108,26 @@ def _measure(
 ) -> list[Score]:
     synthetic = model.sample(request.number, device=device, progress=progress)
     common: dict[str, Any] = {"device": device, "progress": progress}
-    scores: list[Score] = []
-    if request.preset is not None:
-        scores += run_preset(request.preset, synthetic, test, seeds=request.seeds, **common)
-    elif request.classifiers:
-        scores += gen2real(synthetic, test, classifiers=request.classifiers, seeds=request.seeds, **common)
+    scores = _utility(synthetic, test, real, request, common) if request.classifiers else []
     if request.fidelity:
         cache = folder.vault / "features"
         scores += fidelity(synthetic, test, metrics=request.fidelity, extractor=extractor, cache=cache, **common)
     return scores
+
+
+def _utility(
+    synthetic: ImageSet, test: ImageSet, real: ImageSet | None, request: Request, common: dict[str, Any]
+) -> list[Score]:
+    chosen = {"classifiers": request.classifiers, "seeds": request.seeds, **common}
+    if request.preset is None:
+        scores = gen2real(synthetic, test, **chosen)
+    else:
+        scores = run_preset(request.preset, synthetic, test, seeds=request.seeds, **common)
+    if real is None:
+        return scores
+    reference = real2real(real, test, **chosen)
+    ratio = calibrated(scores[: len(reference)], reference)
+    return [*scores, ratio, *reference, *real2gen(real, synthetic, **chosen)]
 
 
 def overlap_warnings(folder: RunFolder, test: ImageSet, *, judged: bool) -> list[str]:

@@ -108,6 +108,8 @@ def test_digits_are_not_taken_for_cats_and_dogs(cli: Cli, run: Path) -> None:
         (["--dp-scores", "1", "--fidelity", "fid"], "only scores that can be bought"),
         (["--dp-scores", "0"], "epsilon above 0"),
         (["--size", "9"], "images of 9x9"),
+        (["--quick", "--preset", "gs-wgan"], "--quick or --preset"),
+        (["--dp-scores", "1", "--real", "photos"], "cannot be bought"),
     ],
     ids=str,
 )
@@ -122,6 +124,21 @@ def test_wrong_words_are_explained_before_anything_is_sampled(
     assert (code, out) == (2, "")
     assert expected in err.replace("\n", " ")
     assert not (run / "vault" / "scores.json").exists()
+
+
+def test_real_training_images_show_what_there_is_to_reach(cli: Cli, run: Path, held_out: Path, photos: Path) -> None:
+    scores = evaluated(cli, run, held_out, "--real", photos)["scores"]
+    names = [score["metric"] for score in scores]
+    assert names == ["gen2real/gaussian-nb", "gen2real/calibrated", "real2real/gaussian-nb", "real2gen/gaussian-nb"]
+    assert all(score["touched_private_data"] for score in scores)
+    gen, ratio, real, _ = (score["mean"] for score in scores)
+    assert ratio == pytest.approx(gen / real)
+
+
+def test_quick_is_short_for_its_preset(cli: Cli, run: Path, held_out: Path) -> None:
+    scores = evaluated(cli, run, held_out, "--quick")["scores"]
+    assert {score["details"].get("preset") for score in scores} == {"quick", None}
+    assert len(scores) == 9, "eight classifiers and their mean"
 
 
 def test_notes_of_scores_are_shown(cli: Cli, run: Path, held_out: Path) -> None:

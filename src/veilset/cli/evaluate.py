@@ -49,6 +49,11 @@ def evaluate(
     number: Annotated[int, typer.Option("--number", "-n", help="Synthetic images to draw for the scores.")] = 60000,
     classifiers: Annotated[str, typer.Option(help="Comma-separated names, e.g. cnn,mlp,lenet; or none.")] = "cnn,mlp",
     preset: Annotated[str | None, typer.Option(help=f"A published protocol instead: {', '.join(PRESETS)}.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Short for --preset quick: eight fast classifiers.")] = False,
+    real: Annotated[
+        str | None,
+        typer.Option(help="Real training images: the same classifiers trained on them (real2real, real2gen)."),
+    ] = None,
     fidelity: Annotated[str, typer.Option(help=f"Also measure these, comma-separated: {ALL_METRICS}.")] = "",
     dp_scores: DpScores = None,
     seeds: Annotated[int, typer.Option(help="How many seeds; mean and sd are over them.")] = 1,
@@ -60,6 +65,11 @@ def evaluate(
     The scores are computed from real images without noise: they go to the owner's vault, not into the release. With
     --dp-scores noisy accuracies are bought instead, which may be shared; buy them before you look at exact ones.
     """
+    if quick and preset not in (None, "quick"):
+        raise ConfigError("--quick or --preset", f"both, with {preset}", "Drop one of them.")
+    if real is not None and dp_scores is not None:
+        raise ConfigError("--dp-scores, or exact scores with --real", "both", "real2gen cannot be bought: drop --real.")
+    preset = "quick" if quick else preset
     request = Request(
         number=number, classifiers=() if classifiers == NO_CLASSIFIERS else tuple(classifiers.split(",")),
         preset=preset, fidelity=tuple(name for name in fidelity.split(",") if name), seeds=tuple(range(seeds)),
@@ -67,14 +77,14 @@ def evaluate(
     folder, chosen = RunFolder.open(source), api.pick_device(device)
     with Show(quiet) as show:
         common: dict[str, Any] = {"device": chosen, "progress": show.progress, "warn": show.warn}
-        real = _read_test(
-            test, from_pretrained(source).spec, show, size=size, fit=fit, color=color, split=split,
-            benchmark=benchmark, class_names=class_names,
-        )  # fmt: skip
+        spec = from_pretrained(source).spec
+        reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "benchmark": benchmark}
+        judges = _read_test(test, spec, show, split=split, class_names=class_names, **reading)
         if dp_scores is not None:
-            bought = buy_scores(folder, real, request, epsilon=dp_scores, **common)
+            bought = buy_scores(folder, judges, request, epsilon=dp_scores, **common)
         else:
-            scores = score_run(folder, real, request, **common)
+            train = _read_test(real, spec, show, split="train", class_names=class_names, **reading) if real else None
+            scores = score_run(folder, judges, request, real=train, **common)
     if dp_scores is not None:
         _show_bought(bought, source, show)
     else:
