@@ -128,12 +128,16 @@ def test_a_fit_reports_the_promised_number_of_ticks(epochs):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("network", [LeNet5, WideResNet], ids=["plain", "with dropout"])
-def test_on_cuda_the_benchmark_recipe_replays_a_graph_and_learns(network):
+@pytest.mark.parametrize(
+    ("network", "augment"),
+    [(LeNet5, False), (WideResNet, False), (LeNet5, True)],
+    ids=["plain", "dropout", "augmented"],
+)
+def test_on_cuda_the_benchmark_recipe_replays_a_graph_and_learns(network, augment):
     warnings, test = [], toy("test", 40)
     ctx = FitContext(seed=0, device=torch.device("cuda"), tick=lambda message: None, warn=warnings.append)
     recipe = dataclasses.replace(TINY, network=network, epochs=20)
-    predict = fit_network("tiny", recipe, toy("train", 200), ctx)
+    predict = fit_network("tiny", dataclasses.replace(recipe, augment=augment), toy("train", 200), ctx)
     assert warnings == [], "the step was not captured"
     assert float((predict(test.pixels) == test.labels).double().mean()) > 0.9
 

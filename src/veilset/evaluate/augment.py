@@ -13,26 +13,29 @@ DEGREES = 45.0
 def crop_scale_or_rotate(images: Tensor, generator: torch.Generator) -> Tensor:
     """Each image is shifted by up to an eighth of its size, scaled by up to 20% per axis, or turned by up to 45°.
 
-    One of the three per image; new pixels are 0, the mean of standardised images. ``generator`` lives on the CPU, so
-    that every device sees the same images. This is how PSG (Chen et al. 2022, code) trains its evaluation networks; it
-    pads by 4 pixels, an eighth of 32, and interpolates by nearest (scaling) or cubic (rotation), where we are bilinear.
+    One of the three per image; new pixels are 0, the mean of standardised images. With a ``generator`` on the CPU every
+    device sees the same images. This is how PSG (Chen et al. 2022, code) trains its evaluation networks; it pads by 4
+    pixels, an eighth of 32, and interpolates by nearest (scaling) or cubic (rotation), where we are bilinear.
     """
     count, _, height, width = images.shape
-    draws = torch.rand(count, 4, generator=generator)
-    kind = (draws[:, 0] * 3).long()
-    matrices = torch.eye(2, 3).repeat(count, 1, 1)
-    limits = torch.tensor([_shift_limit(width), _shift_limit(height)])
-    pixels = (draws[:, 1:3] * 2 * limits).floor() - limits  # from -limit to limit - 1, whole pixels
-    shifts = 2 * pixels / torch.tensor([width, height])
-    factors = 1 + SCALE * (2 * draws[:, 1:3] - 1)
-    angles = math.radians(DEGREES) * (2 * draws[:, 3] - 1)
-    ratio = height / width
-    cosine, sine = angles.cos(), angles.sin()
-    turned = torch.stack([torch.stack([cosine, -sine * ratio], 1), torch.stack([sine / ratio, cosine], 1)], dim=1)
-    matrices[kind == 0, :, 2] = shifts[kind == 0]
-    matrices[kind == 1, :, :2] = torch.diag_embed(1 / factors[kind == 1])
-    matrices[kind == 2, :, :2] = turned[kind == 2]
-    grid = F.affine_grid(matrices.to(images.device), list(images.shape), align_corners=False)
+    draws = torch.rand(4, count, generator=generator, device=generator.device)
+    kind = (draws[0] * 3).long()
+    one, zero = torch.ones_like(draws[0]), torch.zeros_like(draws[0])
+    # From -limit to limit - 1, whole pixels; grid coordinates count half sides.
+    across, down = (
+        2 * ((draw * 2 * limit).floor() - limit) / side
+        for draw, side in zip(draws[1:3], (width, height), strict=True)
+        for limit in (_shift_limit(side),)
+    )
+    wider, taller = (1 / (1 + SCALE * (2 * draw - 1)) for draw in draws[1:3])
+    angle = math.radians(DEGREES) * (2 * draws[3] - 1)
+    cosine, sine, ratio = angle.cos(), angle.sin(), height / width
+    # No indexing by kind: a CUDA graph cannot record what depends on how many images there are of each.
+    shifted = torch.stack([one, zero, across, zero, one, down])
+    scaled = torch.stack([wider, zero, zero, zero, taller, zero])
+    turned = torch.stack([cosine, -sine * ratio, zero, sine / ratio, cosine, zero])
+    chosen = torch.where(kind == 0, shifted, torch.where(kind == 1, scaled, turned))
+    grid = F.affine_grid(chosen.T.reshape(count, 2, 3).to(images.device), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, align_corners=False).contiguous(memory_format=torch.channels_last)
 
 

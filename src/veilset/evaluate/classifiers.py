@@ -29,6 +29,7 @@ _PSG = Recipe(
     decay_factor=0.1,
     decay_at=(0.5,),
     scaling="training-set",
+    fast_on_cuda=True,
 )
 
 
