@@ -40,6 +40,26 @@ def test_where_compiling_fails_the_function_runs_as_written_and_says_so_once(mon
     assert call(values).tolist() == [2, 2]
 
 
+def test_what_worked_once_is_not_computed_in_another_way_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([None, RuntimeError("out of memory")])
+
+    def sometimes(function, **_: object):
+        def call(values: torch.Tensor) -> torch.Tensor:
+            if (error := next(calls)) is not None:
+                raise error
+            return function(values)
+
+        return call
+
+    monkeypatch.setattr(compilation, "_has_compiler", lambda: True)
+    monkeypatch.setattr(torch, "compile", sometimes)
+    call = fused_on_cuda(double)
+    values = torch.ones(2).as_subclass(OnCuda)
+    assert call(values).tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="memory"):
+        call(values)
+
+
 def test_an_error_of_the_function_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(values: torch.Tensor) -> torch.Tensor:
         raise ValueError("my own")

@@ -16,23 +16,28 @@ from torch import Tensor
 def fused_on_cuda(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function` as it is for tensors on the CPU, and compiled where its first argument is on CUDA.
 
-    Results are the same up to rounding. Without a compiler, or where it fails, the function runs as written: slower.
+    Results are the same up to rounding. Without a compiler, or where it fails at once, the function runs as written:
+    slower. A later failure is raised, because one pass must not be computed in two ways.
     """
     compiled: list[Callable[..., Tensor]] = []
-    failed = False
+    worked = failed = False
 
     def call(first: Tensor, *rest: Any) -> Tensor:
-        nonlocal failed
+        nonlocal worked, failed
         if failed or not first.is_cuda or not _has_compiler():
             return function(first, *rest)
         if not compiled:  # not before it is needed: loading the compiler takes seconds
             compiled.append(torch.compile(function, dynamic=False))
         try:
-            return compiled[0](first, *rest)
+            result = compiled[0](first, *rest)
         except Exception as error:  # compilers raise what they like; if the function is at fault, it says so itself
+            if worked:
+                raise
             failed = True
             warnings.warn(f"slower than need be: torch.compile failed ({type(error).__name__})", stacklevel=2)
             return function(first, *rest)
+        worked = True
+        return result
 
     return call
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -78,6 +80,43 @@ def test_an_image_has_the_same_features_in_any_batch_and_at_any_place(
     assert torch.equal(torch.cat([bank.exact(image[None]) for image in images]), whole)
     assert torch.equal(bank.exact(images.roll(5, 0)).roll(-5, 0), whole)
     assert torch.equal(bank.exact(torch.cat([images, images[:7]]))[: len(images)], whole)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("onednn", [True, False])
+def test_the_largest_sums_are_exact_with_any_library(device: str, onednn: bool) -> None:
+    """Kernels of one sign and black and white images: where transforms of a convolution are off the most."""
+    spec = spec_of(12)
+    draws = named_generator(0, "signs")
+    signs = [torch.randint(0, 2, shape[:2], generator=draws) * 2 - 1 for shape in shapes(spec, 2, 224)]
+    ones = [torch.ones(shape) for shape in shapes(spec, 2, 224)]
+    kernels = [31 * one * sign[..., None, None, None] for one, sign in zip(ones, signs, strict=True)]
+    bank = FeatureBank(kernels).to(device)
+    images = (torch.rand(48, *spec.shape, generator=draws) > 0.5).float().to(device)
+    with torch.backends.mkldnn.flags(enabled=onednn):
+        assert torch.equal(torch.cat([bank.exact(image[None]) for image in images]), bank.exact(images))
+
+
+def test_a_library_whose_convolutions_are_off_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of()
+    images, bank = images_of(spec), bank_of(spec)
+    right = bank.exact(images)
+
+    def transformed(levels: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        return feature_bank._maps(levels, weights, lambda *given: feature_bank._grouped(*given) * (1 + 2**-16))
+
+    monkeypatch.setattr(feature_bank, "_fast_maps", transformed)
+    monkeypatch.setattr(feature_bank, "_TRUSTED", {})
+    assert torch.equal(bank.exact(images), right)
+    assert set(feature_bank._TRUSTED.values()) == {False}
+
+
+def test_weights_from_elsewhere_are_brought_into_the_range_that_is_exact() -> None:
+    spec = spec_of(8)
+    (shape,) = shapes(spec, 1, 2)
+    wild = torch.full(shape, 100.0)
+    wild[0, 0] = torch.nan
+    assert FeatureBank([wild]).weights[0].unique().tolist() == [0, 31]
 
 
 def test_the_number_of_networks_computed_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

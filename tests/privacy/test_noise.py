@@ -1,4 +1,6 @@
 import copy
+import itertools
+import math
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +42,24 @@ def test_extreme_words_give_the_ends_of_the_interval(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(source, "_words", lambda count, _, w=word: torch.full((count,), w, dtype=torch.int64))
         assert source.uniform(2).tolist() == [expected, expected]
         assert source.normal(3).isfinite().all()
+
+
+@pytest.mark.parametrize("deviations", [5, 7, 8])
+def test_the_tail_is_as_dense_as_the_rest(monkeypatch: pytest.MonkeyPatch, deviations: int) -> None:
+    """At 2^45 grid units of noise, the most a release allows, neighbouring radii are less than a grid unit apart."""
+    coarse = round(math.exp(-(deviations**2) / 2) * 2**53)
+    source = SeededNoise(0)
+
+    def radius(fine: int) -> float:
+        words = [value for number in (coarse, fine, 2**53 - 1) for value in (number >> 32, number & (2**32 - 1))]
+        monkeypatch.setattr(source, "_words", lambda *_: torch.tensor(words))
+        return float(source.normal(1))
+
+    assert radius(0) == pytest.approx(deviations, rel=1e-3)
+    # Float64 keeps 53 bits of coarse and fine together, so the finest step of the latter is this.
+    near = sorted(radius(place << coarse.bit_length()) for place in range(2000))
+    assert len(set(near)) > 10
+    assert max(b - a for a, b in itertools.pairwise(near)) * 2**45 < 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])

@@ -5,15 +5,16 @@ at most 3x3 of `width` channels, scaled to length 1. Nothing in a network depend
 from a public seed, or trained on synthetic images only.
 
 Weights are integers of 6 bits and activations integers of 8, so every sum of a convolution is an integer below 2^24:
-float32 holds it exactly, in any order of summation, on any device, in any batch. Sums for the norms are integers below
-2^53 in float64. Hence a record's feature cannot change in its last bit with its place in the batch, and removing one
-record, which moves all others by a place, moves a sum of features by exactly that record's own.
+float32 holds it exactly, in any order of summation and in any batch. A trial shows whether a library's convolutions only
+sum. Sums for the norms are integers below 2^53 in float64. Hence a record's feature cannot change in its last bit with
+its place in the batch, and removing one record, which moves all others by a place, moves a sum of features by exactly
+that record's own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
+from veilset.randomness import named_generator
 
 MAP = 3
 """Side of the last map: 9 x width numbers a network, whatever the image size."""
@@ -81,12 +83,13 @@ class Bank(nn.Module):
           one that is not a number gives vectors that are none: bound them before use.
         """
         levels = (images.double() * 255).round().float()
-        some_images = max(1, WORKSPACE[images.device.type] // (math.prod(images.shape[2:]) * self.values_per_pixel))
-        some = max(1, some_images // max(1, len(images)))
-        which = torch.arange(self.count, device=images.device).split(some)
-        return torch.cat(
-            [torch.cat([self._exact(part, one) for one in which], dim=1) for part in levels.split(some_images)]
-        )
+        fitting = max(1, WORKSPACE[images.device.type] // (math.prod(images.shape[2:]) * self.values_per_pixel))
+        size = min(fitting, max(1, len(levels)))
+        # All pieces have one shape, so that all images go through the same kernels.
+        levels = F.pad(levels, (0, 0, 0, 0, 0, 0, 0, -len(levels) % size))
+        which = torch.arange(self.count, device=images.device).split(max(1, fitting // size))
+        pieces = [torch.cat([self._exact(piece, some) for some in which], dim=1) for piece in levels.split(size)]
+        return torch.cat(pieces)[: len(images)]
 
     def _exact(self, levels: Tensor, which: Tensor) -> Tensor:
         unit = _scaled_to_one(self.whole(levels, which).double())
@@ -107,7 +110,8 @@ class FeatureBank(Bank):
         self.width = self.values_per_pixel = width
         self.blocks = len(weights)
         for block, weight in enumerate(weights):
-            self.register_buffer(f"weight_{block}", weight.to(torch.int8))
+            whole = weight.nan_to_num(0.0) if weight.is_floating_point() else weight
+            self.register_buffer(f"weight_{block}", whole.clamp(-WEIGHT_TOP, WEIGHT_TOP).to(torch.int8))
 
     @classmethod
     def draw(cls, spec: ImageSpec, count: int, width: int, generator: torch.Generator) -> FeatureBank:
@@ -132,24 +136,53 @@ class FeatureBank(Bank):
         return type(self)(self.weights, centre)
 
     def whole(self, images: Tensor, which: Tensor) -> Tensor:
-        # An algorithm of transforms may be off by a little; the true sums are integers, so rounding restores them.
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=True):
-            levels = (images - 128).contiguous(memory_format=torch.channels_last)
-            maps = _exact_maps(levels, [weight[which].float() for weight in self.weights])
+        weights = [weight[which].float() for weight in self.weights]
+        maps = (_fast_maps if _library_is_exact(images, weights) else _sure_maps)(images - 128, weights)
         return maps.reshape(len(images), len(which), self.length)
 
     def smooth(self, images: Tensor, which: Tensor) -> Tensor:
         return soft_features(images, [weight[which].float() for weight in self.weights])
 
 
-@fused_on_cuda
-def _exact_maps(levels: Tensor, weights: Sequence[Tensor]) -> Tensor:
+def _maps(levels: Tensor, weights: Sequence[Tensor], convolve: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
     """Last maps in whole sixteenths, from whole grey levels."""
     hidden = levels
     for block, weight in enumerate(weights):
-        sums = _grouped(hidden.round(), weight, block).round()
+        sums = convolve(hidden.round(), weight, block)
         hidden = _halved(_normed(sums if block == 0 else (sums / SHRINK).round()).round())
     return (_last_map(hidden) * 16).round()
+
+
+@fused_on_cuda
+def _fast_maps(levels: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    return _maps(levels, weights, _grouped)
+
+
+def _sure_maps(levels: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    return _maps(levels, weights, _summed)
+
+
+_TRUSTED: dict[tuple[object, ...], bool] = {}
+
+
+def _library_is_exact(images: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether this library's convolutions multiply and add and do nothing else, for images and networks of this shape.
+
+    Some go through a transform (Winograd, FFT): their sums are off by a little and depend on the batch. They are off
+    the most for kernels of one sign and images of black and white, so those are tried; they are public.
+    """
+    library = (torch.get_num_threads(), torch.backends.mkldnn.enabled)
+    shape = (images.device, images.shape, len(weights), weights[0].shape, *library)
+    if shape not in _TRUSTED:
+        draws = named_generator(0, "kernels of one sign")
+        trial = (torch.rand(images.shape, generator=draws) < 0.5).to(images) * 255 - 128
+        signs = [torch.randint(0, 2, weight.shape[:2], generator=draws) * 2 - 1 for weight in weights]
+        kernels = [
+            sign.to(weight)[..., None, None, None].expand_as(weight).contiguous() * WEIGHT_TOP
+            for sign, weight in zip(signs, weights, strict=True)
+        ]
+        _TRUSTED[shape] = torch.equal(_fast_maps(trial, kernels), _sure_maps(trial, kernels))
+    return _TRUSTED[shape]
 
 
 @fused_on_cuda
@@ -174,6 +207,14 @@ def shapes(spec: ImageSpec, count: int, width: int) -> list[tuple[int, ...]]:
 def num_blocks(spec: ImageSpec) -> int:
     """As many halvings as leave a map of at least 3x3."""
     return max(1, math.floor(math.log2(min(spec.height, spec.width) / MAP)))
+
+
+def _summed(hidden: Tensor, weight: Tensor, block: int) -> Tensor:
+    """The same as matrix products, which multiply and add in some order: exact for sums that float32 holds."""
+    height, across = hidden.shape[2:]
+    columns = F.unfold(hidden, 3, padding=1).transpose(1, 2).chunk(1 if block == 0 else len(weight), dim=2)
+    parts = [columns[place if block else 0] @ kernel.flatten(1).T for place, kernel in enumerate(weight)]
+    return torch.cat(parts, dim=2).transpose(1, 2).reshape(len(hidden), -1, height, across)
 
 
 def _grouped(hidden: Tensor, weight: Tensor, block: int) -> Tensor:

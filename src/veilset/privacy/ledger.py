@@ -24,6 +24,8 @@ from veilset.privacy.events import Composed, Event, Repeated, from_json, from_st
 
 BLOCK = 500
 """Steps charged ahead at once: long runs write one line per block instead of one per step."""
+FEW = 100
+"""Plans of fewer releases pay for each alone: a crash between two rounds then costs neither of them."""
 RESERVE_BLOCK = 50
 """The same while a resumed run lives on its crash reserve."""
 GENESIS = "0" * 64
@@ -222,7 +224,8 @@ class PrivacyLedger(LedgerRecord):
     def _charge_block(self, event: Event) -> None:
         planned_left = steps(self.planned)[event] - self.charged[event]
         reserve_left = planned_left + steps(self.reserve)[event]
-        count = min(BLOCK, planned_left) if planned_left > 0 else min(RESERVE_BLOCK, reserve_left)
+        block = BLOCK if steps(self.planned).total() >= FEW else 1
+        count = min(block, planned_left) if planned_left > 0 else min(RESERVE_BLOCK, reserve_left)
         if count <= 0 or (planned_left <= 0 and not self.resumed):
             raise BudgetExceeded(
                 f"at most {steps(self.planned)[event]} releases of {event}, {steps(self.reserve)[event]} in reserve",

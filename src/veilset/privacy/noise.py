@@ -52,10 +52,16 @@ class NoiseSource:
         return (bits + 1).to(torch.float64) * 2.0**-53
 
     def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """`count` standard normals as float64, by the Box-Muller transform of 53-bit uniforms."""
+        """`count` standard normals as float64, by the Box-Muller transform.
+
+        The radius is made from 106 bits, so that it is as dense in the tail as everywhere else: float64 keeps 53
+        significant bits of however small a number. From 53 bits alone radii beyond 7 or so would be few and known, and
+        an output that fits none of them would rule a data set out with certainty, which no Gaussian does.
+        """
         pairs = (count + 1) // 2
-        first, second = self.uniform(2 * pairs, device).reshape(2, pairs)
-        radius, angle = (-2 * first.log()).sqrt(), 2 * math.pi * second
+        coarse, fine, turn = self.uniform(3 * pairs, device).reshape(3, pairs)
+        first = (coarse - 2.0**-53) + fine * 2.0**-53
+        radius, angle = (-2 * first.log()).sqrt(), 2 * math.pi * turn
         return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
 
     def key_bytes(self, count: int = 32) -> bytes:

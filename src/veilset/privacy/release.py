@@ -37,7 +37,8 @@ class Door:
         Guarantee: one Gaussian release with this noise multiplier for the ledger's adjacency and unit, inside `draw`
           where one is given. The ledger is charged, and the charge is on disk, before any noise is drawn.
         Why the noise is rounded: sum and result are integers on the same grid, so the result equals the rounding of
-          (sum + real Gaussian), which is post-processing; low bits of floats cannot leak.
+          (sum + Gaussian), which is post-processing; low bits of floats cannot leak. The float64 Gaussian is finer than
+          the grid everywhere, also in its tail (`NoiseSource.normal`, `_check_room`).
         Raises: BudgetExceeded or PlanMismatch before any noise is drawn; nothing is released then.
         """
         if not isinstance(total, GroupedSum) or total.grid_total is None:
@@ -80,7 +81,8 @@ class Door:
 def _check_room(grid_values: Tensor, grid_std: float) -> None:
     """Refuses what 64-bit integers cannot hold: noise that saturates is a constant, and would release the exact sum."""
     largest = int(grid_values.abs().max()) if grid_values.numel() else 0
-    if not (grid_std <= 2.0**50 and 0 <= largest <= 2**60):
+    # Up to 2^45 grid units of noise, neighbouring float64 Gaussians are less than a grid unit apart.
+    if not (grid_std <= 2.0**45 and 0 <= largest <= 2**60):
         raise NotBounded(
             "values and noise that fit 64-bit sums",
             f"noise of 2^{math.log2(grid_std):.0f} grid units, values up to 2^{math.log2(max(largest, 1)):.0f}",
