@@ -23,11 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec
+from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
 from veilset.engines.trained_features import train_bank
 from veilset.errors import ConfigError
-from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
 from veilset.nets.feature_bank import MAP, FeatureBank
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -36,11 +37,11 @@ from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.randomness import initialise, named_generator
+from veilset.sketch_file import Layout, Round, bank_of
 
 CHECKPOINT_EVERY = 1000
 ROW_VALUES = 1 << 24
 """Numbers in the rows of one batch: bounds the memory of a pass, whatever the bank."""
-MAX_SKETCH_VALUES = 1 << 28
 EFFECTIVE_NUMBERS = 200
 """Directions in which mean features of image classes differ noticeably; a forecast needs no more than its order."""
 
@@ -91,15 +92,6 @@ class SketchConfig:
         return [self.first_share, *[(1 - self.first_share) / (self.rounds - 1)] * (self.rounds - 1)]
 
 
-@dataclass(frozen=True)
-class Round:
-    """One release and the networks it was measured with."""
-
-    bank: FeatureBank
-    sums: Tensor
-    """(classes, networks x length), and in the first round one more column for the count."""
-
-
 @register
 class Sketch:
     """One Gaussian release per round of class-wise feature sums, matched by a generator."""
@@ -143,12 +135,7 @@ class Sketch:
 
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec, numbers = facts.spec, config.networks * MAP * MAP * config.width
-        if numbers * spec.num_classes > MAX_SKETCH_VALUES:
-            raise ConfigError(
-                f"a sketch of at most {MAX_SKETCH_VALUES:,} numbers",
-                f"{numbers * spec.num_classes:,} for {spec.num_classes} classes",
-                "Lower --networks or --width.",
-            )
+        self.layout(config).check_size(spec)
         row_bound = math.hypot(1.0, config.total_weight) * (facts.rows_per_user or 1)
         replaced = facts.adjacency is Adjacency.REPLACE
         sensitivity = row_bound * (2 if replaced else 1)
@@ -174,13 +161,34 @@ class Sketch:
             spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
         )
 
+    def layout(self, config: SketchConfig) -> Layout:
+        return Layout(
+            networks=config.networks, width=config.width, network_seed=config.network_seed,
+            total_weight=config.total_weight, later=((config.trained_networks, config.width),) * (config.rounds - 1),
+        )  # fmt: skip
+
+    def released(self, config: SketchConfig, checkpoints: Checkpoints) -> dict[str, Tensor]:
+        """The sums of all rounds and the trained networks: what anyone needs to synthesise again."""
+        tensors = {}
+        for number in range(config.rounds):
+            parts = [f"round {number}", *([f"networks {number}"] if number > 0 else [])]
+            for part in parts:
+                kept = checkpoints.load(part) or {}
+                tensors.update({f"round.{number}.{name}": tensor for name, tensor in kept.items()})
+        return tensors
+
     def fit(self, config: SketchConfig, images: ImageSet, context: FitContext) -> UpsamplingGenerator:
         rounds: list[Round] = []
         generator = None
-        for number in range(config.rounds):
-            bank = self._bank(config, generator, number, context)
-            rounds.append(Round(bank, self._released(config, images, bank, number, context)))
-            generator = self._match(config, rounds, context)
+        for number, share in enumerate(config.shares):
+            if generator is None:
+                bank = self.layout(config).random_bank(context.facts.spec)
+            else:
+                bank = train_networks(config, generator, number, context)
+            multiplier = context.noise_multiplier / math.sqrt(share)
+            rounds.append(Round(bank, measure(config, images, bank, number, multiplier, context)))
+            steps = config.steps if number == config.rounds - 1 else config.first_steps
+            generator = synthesise(config, rounds, config.shares, context, steps=steps)
         assert generator is not None
         return generator
 
@@ -188,94 +196,93 @@ class Sketch:
         assert isinstance(model, UpsamplingGenerator)
         return model.sample(labels, generator)
 
-    def _bank(
-        self, config: SketchConfig, generator: UpsamplingGenerator | None, number: int, context: FitContext
-    ) -> FeatureBank:
-        """Random networks for the first round; later ones are trained on images of the generator so far."""
-        spec = context.facts.spec
-        if generator is None:
-            return random_bank(config, spec).to(context.device)
-        kept = context.checkpoints.load(f"networks {number}")
-        if kept is None:
-            draws = context.generator(f"sketch networks {number}")
-            labels = torch.arange(_training_images(config, spec), device=context.device) % spec.num_classes
-            with torch.no_grad():
-                images = torch.cat([generator.sample(some, draws) for some in labels.split(BATCH)])
-            bank = train_bank(
-                images, labels, spec, count=config.trained_networks, width=config.width, steps=config.network_steps,
-                jitter=generator.jitter, draws=draws,
-                progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
-            )  # fmt: skip
-            context.checkpoints.save(f"networks {number}", bank.state_dict())
-            return bank
-        return bank_from(kept).to(context.device)
 
-    def _released(
-        self, config: SketchConfig, images: ImageSet, bank: FeatureBank, number: int, context: FitContext
-    ) -> Tensor:
-        kept = context.checkpoints.load(f"round {number}")
-        if kept is not None:
-            return kept["sums"]
+def measure(
+    config: SketchConfig, images: ImageSet, bank: FeatureBank, number: int, multiplier: float, context: FitContext
+) -> Tensor:
+    """The private step: the sums of round `number` with noise, through the door. Drawn once, then kept."""
+    kept = context.checkpoints.load(f"round {number}")
+    if kept is not None:
+        return kept["sums"]
+    bank = bank.to(context.device)
 
-        def rows_of(batch: Tensor) -> Bounded:
-            rows = normalise_rows(bank.exact(batch).flatten(1))
-            return with_total(rows, config.total_weight) if number == 0 else rows
+    def rows_of(batch: Tensor) -> Bounded:
+        rows = normalise_rows(bank.exact(batch).flatten(1))
+        return with_total(rows, config.total_weight) if number == 0 else rows
 
-        total = sum_by_label(
-            images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
-            device=context.device, batch=max(1, min(BATCH, ROW_VALUES // (bank.count * bank.length))),
-            progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
-        )  # fmt: skip
-        multiplier = context.noise_multiplier / math.sqrt(config.shares[number])
-        sums = context.door.release_sum(total, multiplier).float().cpu()
-        context.checkpoints.save(f"round {number}", {"sums": sums})
-        return sums
-
-    def _match(self, config: SketchConfig, rounds: Sequence[Round], context: FitContext) -> UpsamplingGenerator:
-        number = len(rounds) - 1
-        last = number == config.rounds - 1
-        generator = self.build(config, context.facts.spec).to(context.device)
-        initialise(generator, context.generator(f"sketch weights {number}"))
-        return match(
-            generator,
-            targets_of(rounds, config, context.facts, context.device),
-            Effort(
-                steps=config.steps if last else config.first_steps, images_per_class=config.images_per_class,
-                networks_per_step=config.networks_per_step, learning_rate=config.learning_rate,
-                checkpoint_every=CHECKPOINT_EVERY,
-            ),
-            streams=Streams(
-                draws=context.generator(f"sketch latents {number}"),
-                order=named_generator(context.seed, f"sketch order {number}"),
-            ),
-            checkpoints=context.checkpoints,
-            name=f"generator {number}",
-            progress=lambda done, total: context.progress(f"training the generator, round {number + 1}", done, total),
-        )  # fmt: skip
+    total = sum_by_label(
+        images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
+        device=context.device, batch=max(1, min(BATCH, ROW_VALUES // (bank.count * bank.length))),
+        progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
+    )  # fmt: skip
+    sums = context.door.release_sum(total, multiplier).float().cpu()
+    context.checkpoints.save(f"round {number}", {"sums": sums})
+    return sums
 
 
-def random_bank(config: SketchConfig, spec: ImageSpec) -> FeatureBank:
-    draws = named_generator(config.network_seed, "sketch networks")
-    return FeatureBank.draw(spec, config.networks, config.width, draws)
+def synthesise(
+    config: SketchConfig, rounds: Sequence[Round], weights: Sequence[float], context: OpenContext, *, steps: int
+) -> UpsamplingGenerator:
+    """The open step: a generator whose images have the released mean features. Costs no privacy.
+
+    Args:
+        weights: of the rounds, in proportion to 1 / noise variance.
+    """
+    number = len(rounds) - 1
+    generator = Sketch().build(config, context.facts.spec).to(context.device)
+    initialise(generator, context.generator(f"sketch weights {number}"))
+    return match(
+        generator,
+        targets_of(rounds, weights, config.total_weight, context.facts, context.device),
+        Effort(
+            steps=steps, images_per_class=config.images_per_class, networks_per_step=config.networks_per_step,
+            learning_rate=config.learning_rate, checkpoint_every=CHECKPOINT_EVERY,
+        ),
+        streams=Streams(
+            draws=context.generator(f"sketch latents {number}"),
+            order=named_generator(context.seed, f"sketch order {number}"),
+        ),
+        checkpoints=context.checkpoints,
+        name=f"generator {number}",
+        progress=lambda done, total: context.progress(f"training the generator, round {number + 1}", done, total),
+    )  # fmt: skip
 
 
-def bank_from(tensors: Mapping[str, Tensor]) -> FeatureBank:
-    weights = [tensors[f"weight_{block}"] for block in range(sum(name.startswith("weight_") for name in tensors))]
-    return FeatureBank(weights, tensors["centre"])
+def train_networks(
+    config: SketchConfig, generator: UpsamplingGenerator, number: int, context: OpenContext
+) -> FeatureBank:
+    """Networks for round `number`, trained on images of the generator so far; an open step as well."""
+    kept = context.checkpoints.load(f"networks {number}")
+    if kept is not None:
+        return bank_of(kept).to(context.device)
+    spec = context.facts.spec
+    draws = context.generator(f"sketch networks {number}")
+    labels = torch.arange(_training_images(config, spec), device=context.device) % spec.num_classes
+    with torch.no_grad():
+        images = torch.cat([generator.sample(some, draws) for some in labels.split(BATCH)])
+    bank = train_bank(
+        images, labels, spec, count=config.trained_networks, width=config.width, steps=config.network_steps,
+        jitter=generator.jitter, draws=draws,
+        progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
+    )  # fmt: skip
+    context.checkpoints.save(f"networks {number}", bank.state_dict())
+    return bank
 
 
-def targets_of(rounds: Sequence[Round], config: SketchConfig, facts: PublicFacts, device: torch.device) -> list[Target]:
+def targets_of(
+    rounds: Sequence[Round], weights: Sequence[float], total_weight: float, facts: PublicFacts, device: torch.device
+) -> list[Target]:
     """Released sums as mean features of each class: divided by the noisy count of the first round."""
     first = rounds[0].sums
     # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
     floor = 0.1 * facts.declared_size / facts.spec.num_classes
-    counts = (first[:, -1:] / config.total_weight).clamp(min=floor)
+    counts = (first[:, -1:] / total_weight).clamp(min=floor)
     targets = []
-    for share, part in zip(config.shares, rounds, strict=False):
+    for weight, part in zip(weights, rounds, strict=False):
         numbers = part.bank.count * part.bank.length
         means = part.sums[:, :numbers] / counts * math.sqrt(part.bank.count)
         shaped = means.reshape(-1, part.bank.count, part.bank.length).to(device)
-        targets.append(Target(part.bank.to(device), shaped, share))
+        targets.append(Target(part.bank.to(device), shaped, weight))
     return targets
 
 
