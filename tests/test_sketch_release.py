@@ -213,14 +213,24 @@ def test_a_description_without_one_of_its_fields_is_our_error(name: str, field: 
     refused(path.parent)
 
 
-def test_a_merged_claim_without_its_assumption_of_different_people_is_refused(copy_of: Copy) -> None:
-    release = copy_of("merged") / "release"
+@pytest.mark.parametrize(("name", "words"), [("merged", "different people"), ("second", "networks of a later round")])
+def test_a_combined_claim_without_the_assumption_it_rests_on_is_refused(name: str, words: str, copy_of: Copy) -> None:
+    release = copy_of(name) / "release"
     value = privacy_of(release)
-    value["claim"]["assumptions"] = [text for text in value["claim"]["assumptions"] if "different people" not in text]
-    rewrite_bytes(release / "privacy.json", json.dumps(value).encode())
-    repair_card(release)
+    kept = [text for text in value["claim"]["assumptions"] if words not in text]
+    assert len(kept) == len(value["claim"]["assumptions"]) - 1
+    forge(release, value["parts"], assumptions=kept)
     with pytest.raises(ArtifactError, match="every assumption"):
         verify(release)
+
+
+@pytest.mark.parametrize("method", ["dp-merf", "sketch"])
+def test_a_fit_with_several_ledgers_is_refused(method: str, copy_of_run: Copy) -> None:
+    release = copy_of_run(method) / "release"
+    ledger = privacy_of(release)["ledger"]
+    for parts in ([[ledger], [ledger]], [[ledger, ledger]]):
+        forge(release, parts)
+        refused(release)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -243,7 +253,8 @@ def test_a_method_without_sketch_may_not_carry_one(copy_of_run: Copy, made: Path
     refused(release)
     config = json.loads((made / "first" / "release" / "config.json").read_text())
     rewrite_json(release / "config.json", sketch=config["sketch"])
-    refused(release)
+    with pytest.raises(ArtifactError, match="a method with a sketch"):
+        verify(release)
 
 
 def test_rounds_with_equal_noise_are_told_apart_by_their_order(tmp_path: Path) -> None:

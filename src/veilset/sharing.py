@@ -25,7 +25,7 @@ from veilset.privacy.claim import (
 from veilset.privacy.events import steps
 from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores
 from veilset.sketch_file import FILE
-from veilset.sketch_release import KIND, MERGED, SketchRelease, card_of, read_sketch
+from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
 
 
 def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
@@ -120,7 +120,9 @@ def _check_card(files: dict[str, bytes], opened: Model | SketchRelease) -> None:
     if config.get("veilset") != veilset.__version__:
         return
     merged = MERGED if len(opened.privacy.parts) > 1 else ()
-    every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *get_method(opened.method).assumptions, *merged}
+    continued = CONTINUED if any(len(part) > 1 for part in opened.privacy.parts) else ()
+    own = (*get_method(opened.method).assumptions, *merged, *continued)
+    every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *own}
     missing = every - set(claim.assumptions)
     if claim.epsilon is not None and missing:
         raise ArtifactError(

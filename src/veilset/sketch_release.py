@@ -37,6 +37,11 @@ MERGED = (
     "where an image is replaced by another, both are of the same part",
 )
 """Assumptions of parallel composition; without them the losses of the parts add up."""
+CONTINUED = (
+    "the networks of a later round were made from public information and from releases whose cost for these people is "
+    "counted here, never from the images themselves",
+)
+"""Assumption of a sketch that was measured in several runs."""
 Measurement = dict[str, str]
 """The last hash of a ledger, and a hash of the sums it paid for; both are public."""
 

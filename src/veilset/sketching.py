@@ -28,6 +28,7 @@ from veilset.run_folder import KIND, RunFolder
 from veilset.sharing import verify
 from veilset.sketch_file import MAX_ROUNDS, Layout, Round, bank_of, read_networks, round_tensors, sketch_bytes
 from veilset.sketch_release import (
+    CONTINUED,
     SketchRelease,
     combined,
     measurements,
@@ -41,10 +42,6 @@ OPTIONS = ("preset", "networks", "width", "network_seed", "total_weight")
 """Settings of the method that belong to a sketch; all others are of the open side."""
 BEFORE = "before"
 """Where a continued run keeps the sketch it goes on from, in its vault."""
-CONTINUED = (
-    "the networks of a later round were made from public information and from releases whose cost for these people is "
-    "counted here, never from the images themselves",
-)
 
 
 def sketch_settings(options: Mapping[str, Any]) -> dict[str, Any]:
