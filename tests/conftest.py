@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from contract.cases import METHODS, make_images, tiny_plan
+from sketch_cases import copy_of, made  # noqa: F401  (fixtures)
 
 from veilset.data.spec import ImageSet
 from veilset.methods.plan import Plan

@@ -19,12 +19,12 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "studio", "console", "__main__"),
     ("report", "api", "scoring", "dp_scores"),
-    ("run", "sharing", "run_folder"),
-    ("model",),
+    ("run", "goals", "sharing", "run_folder", "sketching", "synthesis", "merging"),
+    ("model", "sketch_release"),
     ("evaluate", "audit"),
-    ("methods", "federated"),
+    ("methods", "federated", "pixel_sets"),
     ("engines",),
-    ("artifact", "score_release", "nets", "data", "budget", "card"),
+    ("artifact", "score_release", "sketch_file", "nets", "data", "budget", "card", "sketch_card"),
     ("privacy",),
     ("files", "randomness", "compilation"),
     ("errors",),
@@ -184,13 +184,21 @@ import veilset
 from contract.cases import make_images, tiny_plan
 from veilset.methods.plan import Plan
 from veilset.run import execute
+from veilset.sketching import SketchGoal, execute_sketch
+from veilset.synthesis import synthesize
 
+def sketch_plan(images):
+    return veilset.plan(images.spec, method="sketch", rounds=1, epsilon=1.0, declared_size=20, networks=2, width=4)
+
+OPEN = {"steps": 2, "channels": 8, "latent_size": 2, "images_per_class": 2}
 images = make_images()
 plan = tiny_plan(images, "dp-merf")
 model = execute(images, plan, Path(sys.argv[2]) / "run")
 assert len(model.sample(5)) == 5
 given = Plan.load(Path(sys.argv[2]) / "plan.json")
 assert execute(images, given, Path(sys.argv[2]) / "second").claim.epsilon == given.epsilon_planned
+sketch = execute_sketch(SketchGoal(), images, sketch_plan(images), Path(sys.argv[2]) / "sketch")
+assert synthesize(Path(sys.argv[2]) / "sketch", Path(sys.argv[2]) / "made", options=OPEN).claim == sketch.claim
 assert not any(sys.modules[name] for name in BLOCKED)
 print(model.claim.epsilon, model.claim.cross_check)
 """

@@ -28,7 +28,7 @@ def privacy(folder: Path, event: Event, adjacency: Adjacency = Adjacency.ADD_REM
     ledger.close()
     ledger.unlock()
     claim = Claim.from_ledger(ledger, assumptions=ASSUMPTIONS, published=None, stamps=())
-    return Privacy(claim, tuple(ledger.lines()))
+    return Privacy.of_run(claim, ledger.lines())
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_save
-from torch import nn
+from torch import Tensor, nn
 
 from veilset.errors import ArtifactError, VaultLeak
 from veilset.files import read_json, write_atomically
@@ -29,25 +29,53 @@ from veilset.privacy.sides import is_sealed, sealed_twin
 
 FORMAT = 1
 RELEASED = (
-    "config.json", "model.safetensors", "privacy.json", "README.md", "samples.png", "report.html", "scores.json",
+    "config.json", "model.safetensors", "sketch.safetensors", "privacy.json", "README.md", "samples.png", "report.html",
+    "scores.json",
 )  # fmt: skip
 """Every file a release may hold, beside the manifest that hashes them. The scores are noisy ones."""
 MANIFEST = "manifest.json"
-_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "I64": torch.int64}
+MODEL = "model.safetensors"
+_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "I64": torch.int64, "I8": torch.int8}
+Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+"""Type and shape of every tensor of a file, by name."""
+MAX_LEDGERS = 10_000
 _MAX_HEADER = 1 << 20
 _MAX_JSON = 1 << 26
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """The content of privacy.json: the claim, and the ledger lines it was priced from."""
+    """The content of privacy.json: the claim, and the ledgers it was priced from.
+
+    A run has one ledger. Sketches can be continued (further ledgers about the same people) and merged (parts of
+    disjoint people, each with its own ledgers).
+    """
 
     claim: Claim
-    ledger_lines: tuple[str, ...]
+    parts: tuple[tuple[tuple[str, ...], ...], ...]
+    """Parts, in each its ledgers in order, of each its lines."""
+
+    @classmethod
+    def of_run(cls, claim: Claim, lines: Iterable[str]) -> Privacy:
+        return cls(claim, ((tuple(lines),),))
+
+    @property
+    def ledger_lines(self) -> tuple[str, ...]:
+        """Lines of the only ledger.
+
+        Raises: ArtifactError where there are several: nobody may price one of them and forget the others.
+        """
+        if len(self.parts) != 1 or len(self.parts[0]) != 1:
+            raise ArtifactError("the ledger of one run", "several ledgers", "Only sketches are continued or merged.")
+        return self.parts[0][0]
 
     @property
     def record(self) -> LedgerRecord:
         return LedgerRecord(read_chain(self.ledger_lines))
+
+    @property
+    def records(self) -> tuple[tuple[LedgerRecord, ...], ...]:
+        return tuple(tuple(LedgerRecord(read_chain(lines)) for lines in part) for part in self.parts)
 
 
 def model_bytes(model: nn.Module) -> bytes:
@@ -57,40 +85,58 @@ def model_bytes(model: nn.Module) -> bytes:
     """
     if is_sealed(model):
         raise VaultLeak("a model trained on released values only", "a sealed network", "Release the generator instead.")
-    for name, tensor in model.state_dict().items():
+    return tensor_bytes(model.state_dict())
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The same gate for single tensors."""
+    for name, tensor in tensors.items():
         if sealed_twin(tensor):
             raise VaultLeak(
                 "tensors of the open side", f"'{name}' is a tensor of a sealed network", "Do not release it."
             )
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    return safetensors_save(tensors)
+    return safetensors_save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
 def check_tensors(model: nn.Module, data: bytes) -> None:
     """Compares every name, type and shape of safetensors bytes with those of `model`, which may be on "meta"."""
-    expected = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
-    found = _declared_tensors(data)
+    check_shapes({name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}, data)
+
+
+def check_shapes(expected: Shapes, data: bytes) -> None:
+    """Compares every name, type and shape of safetensors bytes with the expected ones, from the header alone."""
+    found = declared_shapes(data)
     if found != expected:
         wrong = sorted(set(expected.items()) ^ set(found.items()), key=lambda item: item[0])[:3]
         raise ArtifactError(
-            "the tensors of the declared method", f"differences at {wrong}", "The file is not this model's."
+            "the tensors of the declared method", f"differences at {wrong}", "The file is not of this release."
         )
 
 
 def load_into(model: nn.Module, data: bytes) -> None:
     """Fills `model` from safetensors bytes after checking them against it."""
     check_tensors(model, data)
+    model.load_state_dict(_loaded(data))
+
+
+def load_tensors(expected: Shapes, data: bytes) -> dict[str, Tensor]:
+    """The tensors of safetensors bytes after checking that they are the expected ones."""
+    check_shapes(expected, data)
+    return _loaded(data)
+
+
+def _loaded(data: bytes) -> dict[str, Tensor]:
     try:
         tensors = safetensors_load(data)
     except SafetensorError as error:
         raise ArtifactError("a safetensors file", f"{error}", "Copy the release again.") from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise ArtifactError("finite weights", f"'{name}' holds NaN or infinity", "Train again.")
-    model.load_state_dict(tensors)
+            raise ArtifactError("finite numbers", f"'{name}' holds NaN or infinity", "Make the release again.")
+    return tensors
 
 
-def _declared_tensors(data: bytes) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def declared_shapes(data: bytes) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Names, types and shapes from the header alone; refuses a header that disagrees with the size of the file."""
     try:
         length = int.from_bytes(data[:8], "little")
@@ -151,29 +197,43 @@ def read_release(folder: Path) -> dict[str, bytes]:
     for name, data in files.items():
         if _sha256(data) != manifest["sha256"][name]:
             raise ArtifactError("unchanged files", f"{name} does not match its hash", "Copy the release again.")
-    for name in ("config.json", "model.safetensors", "privacy.json"):
+    content = MODEL if MODEL in files else "sketch.safetensors"
+    for name in ("config.json", content, "privacy.json"):
         if name not in files:
             raise ArtifactError(f"a release with {name}", "it is missing", "Copy the release again.")
     return files
 
 
 def privacy_bytes(privacy: Privacy) -> bytes:
-    value = {"claim": privacy.claim.to_json(), "ledger": list(privacy.ledger_lines)}
-    return json.dumps(value, indent=1).encode()
+    ordinary = [len(part) for part in privacy.parts] == [1]
+    ledgers = {"ledger": privacy.ledger_lines} if ordinary else {"parts": privacy.parts}
+    return json.dumps({"claim": privacy.claim.to_json(), **ledgers}, indent=1).encode()
 
 
 def read_privacy(data: bytes) -> Privacy:
-    """The claim and ledger of a release; the ledger chain is checked here, the price by `verify`."""
+    """The claim and ledgers of a release; the ledger chains are checked here, the price by `verify`."""
     value = parse_json(data, "privacy.json")
     try:
-        privacy = Privacy(Claim.from_json(value["claim"]), tuple(str(line) for line in value["ledger"]))
-        closed = privacy.record.closed
+        privacy = Privacy(Claim.from_json(value["claim"]), _ledgers(value))
+        closed = all(record.closed for part in privacy.records for record in part)
         str(privacy.claim)  # numbers that are none fail here and not where they are shown
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ArtifactError("claim and ledger in privacy.json", f"{error!r}", "Copy the release again.") from error
     if not closed:
         raise ArtifactError("a closed ledger", "its last line is missing", "A release without one proves nothing.")
     return privacy
+
+
+def _ledgers(value: dict[str, Any]) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """One ledger, or parts of ledgers; a file with both could show one and price the other."""
+    if ("ledger" in value) == ("parts" in value):
+        raise ValueError("either a ledger or parts")
+    listed = value["parts"] if "parts" in value else [[value["ledger"]]]
+    parts = tuple(tuple(tuple(str(line) for line in lines) for lines in part) for part in listed)
+    ledgers = sum(len(part) for part in parts)
+    if not (all(parts) and 1 <= ledgers <= MAX_LEDGERS) or ("parts" in value and ledgers == 1):
+        raise ValueError(f"{len(parts)} parts with {ledgers} ledgers")
+    return parts
 
 
 def parse_json(data: bytes, name: str) -> dict[str, Any]:

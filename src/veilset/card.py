@@ -70,7 +70,8 @@ import veilset
 model = veilset.from_pretrained("this-folder")
 images = model.sample(1000, seed=0)
 ```
-`veilset verify this-folder` checks the files, the ledger and the epsilon again.
+`veilset verify this-folder` checks the files, the ledger and the epsilon again. `sketch.safetensors`, where there is
+one, holds the noisy sums this model was made from; `veilset synthesize this-folder` makes another model from them.
 
 ## Settings
 | option | value |

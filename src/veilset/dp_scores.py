@@ -245,7 +245,7 @@ def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
     untracked = () if benchmark else (UNTRACKED if budget_of(test) is None else BEFORE_BUDGET,)
     stamps = (f"public benchmark data ({benchmark})",) if benchmark else ()
     claim = Claim.from_ledger(ledger, assumptions=(*ASSUMPTIONS, *untracked), published=None, stamps=stamps)
-    return Privacy(claim, tuple(ledger.lines()))
+    return Privacy.of_run(claim, ledger.lines())
 
 
 def publish(folder: RunFolder) -> None:

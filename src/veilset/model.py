@@ -11,13 +11,23 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from veilset.artifact import Privacy, check_tensors, load_into, parse_json, read_privacy, read_release, write_release
+from veilset.artifact import (
+    Privacy,
+    check_shapes,
+    check_tensors,
+    load_into,
+    parse_json,
+    read_privacy,
+    read_release,
+    write_release,
+)
 from veilset.data.spec import ImageSet, ImageSpec, to_bytes
 from veilset.errors import ArtifactError, ConfigError, VeilsetError
 from veilset.files import require_empty
-from veilset.methods.base import Synthesizer, get_method, make_config
+from veilset.methods.base import Synthesizer, get_method, layout_in, make_config
 from veilset.privacy.claim import Claim
 from veilset.randomness import named_generator
+from veilset.sketch_file import FILE
 
 SAMPLE_BATCH = 500
 
@@ -104,12 +114,21 @@ def from_pretrained(path: str | Path) -> Model:
     folder = release_folder(Path(path))
     files = read_release(folder)
     config = parse_json(files["config.json"], "config.json")
+    if "model.safetensors" not in files:
+        raise ArtifactError(
+            "a model", "a sketch, from which one can be made", f"Run `veilset synthesize {path} --out run` first."
+        )
     try:
         method = get_method(str(config["method"]))
         spec = ImageSpec.from_json(config["spec"])
         settings = make_config(method, config["config"])
         with torch.device("meta"):  # shapes only: a forged configuration must not make us allocate
             check_tensors(method.build(settings, spec), files["model.safetensors"])
+        layout = layout_in(config)
+        if (layout is None) != (FILE not in files):
+            raise ArtifactError(f"{FILE} where a method has one", "the contrary", "Copy the release again.")
+        if layout is not None:
+            check_shapes(layout.expected(spec), files[FILE])
         module = method.build(settings, spec)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ArtifactError("a model configuration", f"{error!r}", "Copy the release again.") from error

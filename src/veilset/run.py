@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
 
-import veilset
-from veilset.artifact import Privacy, model_bytes, privacy_bytes, write_release
+from veilset.artifact import write_release
 from veilset.budget import DatasetBudget
-from veilset.card import model_card
-from veilset.data.pictures import sample_grid
 from veilset.data.spec import ImageSet, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
-from veilset.methods.base import FitContext, Progress, get_method, make_config
+from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
+from veilset.methods.base import FitContext, Progress, get_method
 from veilset.methods.plan import Plan
-from veilset.model import Model, from_pretrained
+from veilset.model import Model
 from veilset.privacy.bounds import Unit
-from veilset.privacy.claim import Claim, shown
+from veilset.privacy.claim import shown
 from veilset.privacy.events import NOTHING, Composed
 from veilset.privacy.ledger import LedgerRecord, PrivacyLedger
 from veilset.privacy.noise import NoiseSource, NoNoise
@@ -61,7 +58,13 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
         )
 
 
-def execute(
+def execute(images: ImageSet, plan: Plan, path: Path, **options: Any) -> Model:
+    """Fits the method of a plan into a new folder; for the options see `execute_for`."""
+    return execute_for(ModelGoal(), images, plan, path, **options)
+
+
+def execute_for(
+    goal: Goal[Made, Loaded],
     images: ImageSet,
     plan: Plan,
     path: Path,
@@ -71,7 +74,7 @@ def execute(
     allow_published: bool = False,
     prepare: Callable[[RunFolder], None] = lambda folder: None,
     noise: NoiseSource | None = None,
-) -> Model:
+) -> Loaded:
     """Runs a plan into a new folder.
 
     Args:
@@ -97,25 +100,33 @@ def execute(
         if budget is not None and plan.reservation is not None and not RunFolder(path).ledger_path.exists():
             budget.settle(plan.reservation, NOTHING)  # no ledger, so nothing can ever be released from it
         raise
-    return _run(images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
+    return _run(goal, images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
 
-def resume(
+def resume(images: ImageSet, path: Path, **options: Any) -> Model:
+    """Continues an interrupted fit; for the options see `resume_for`."""
+    return resume_for(ModelGoal(), images, path, **options)
+
+
+def resume_for(
+    goal: Goal[Made, Loaded],
     images: ImageSet,
     path: Path,
     *,
     device: torch.device | str = "cpu",
     progress: Progress = lambda *_: None,
     allow_published: bool = False,
-) -> Model:
+) -> Loaded:
     """Continues an interrupted run with fresh noise. What was charged stays charged; a finished run is just loaded."""
     folder = RunFolder.open(path)
+    if folder.kind != goal.kind:
+        raise RunError(f"a run that makes a {goal.kind}", f"one that makes a {folder.kind}", "Resume it as it began.")
     plan, budget = Plan.load(folder.plan_path), budget_of(images.source)
     folder.check_same_images(images, budget)
     if folder.finished:
-        model = from_pretrained(path)
-        _settle(plan, model.privacy.record, budget)
-        return model
+        loaded = goal.load(path)
+        _settle(plan, loaded.privacy.records[0][-1], budget)
+        return loaded
     check_allowed(plan, images, allow_published=allow_published)
     if not folder.ledger_path.is_file():
         raise RunError("a run with its ledger", "none", "It cannot be continued: fit again into a new folder.")
@@ -123,10 +134,11 @@ def resume(
     if budget is not None and plan.reservation is not None and not ledger.closed:
         budget.go_on(plan.reservation, ledger.head)
     noise = NoiseSource() if ledger.private else NoNoise()
-    return _run(images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
+    return _run(goal, images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
 
 def _run(
+    goal: Goal[Made, Loaded],
     images: ImageSet,
     plan: Plan,
     folder: RunFolder,
@@ -134,8 +146,7 @@ def _run(
     budget: DatasetBudget | None,
     device: torch.device,
     progress: Progress,
-) -> Model:
-    method = get_method(plan.method)
+) -> Loaded:
     started = time.perf_counter()
     context = FitContext(
         door=door,
@@ -151,14 +162,15 @@ def _run(
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:
         with seals_kept():
-            module = method.fit(make_config(method, plan.config), images, context)
+            made = goal.work(plan, images, context)
             door.ledger.close()
-            _write(folder, plan, module, door.ledger, images, budget)
+            files = goal.files(folder, plan, made, door.ledger, _terms(plan, images, budget))
+            write_release(folder.release, files)
     finally:
         door.ledger.unlock()
     _settle(plan, door.ledger, budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
-    return from_pretrained(folder.path)
+    return goal.load(folder.path)
 
 
 def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> None:
@@ -166,57 +178,17 @@ def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> N
         budget.settle(plan.reservation, record.spent)
 
 
-def _write(
-    folder: RunFolder,
-    plan: Plan,
-    module: nn.Module,
-    ledger: PrivacyLedger,
-    images: ImageSet,
-    budget: DatasetBudget | None,
-) -> None:
+def _terms(plan: Plan, images: ImageSet, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
     untracked = () if benchmark else (UNTRACKED if budget is None else BEFORE_BUDGET,)
-    claim = Claim.from_ledger(
-        ledger,
-        assumptions=(*get_method(plan.method).assumptions, *untracked),
-        published=plan.published,
-        stamps=_stamps(plan, benchmark),
-    )
-    config = {
-        "veilset": veilset.__version__,
-        "method": plan.method,
-        "config": plan.config,
-        "spec": plan.facts.spec.to_json(),
-        "declared_size": plan.facts.declared_size,
-        "accounting": plan.accounting,
-        "epsilon_target": plan.epsilon_target,
-        "seed": plan.seed,
-        "noise_multiplier": plan.noise_multiplier,
-        "rows_per_user": plan.facts.rows_per_user,
-    }
-    privacy = Privacy(claim, tuple(ledger.lines()))
-    picture = Model(folder.release, get_method(plan.method), plan.facts.spec, module.cpu(), privacy)
-    shown = picture.sample(10 * min(plan.facts.spec.num_classes, 20), mix=_first_classes(plan.facts.spec.class_names))
-    write_release(
-        folder.release,
-        {
-            "config.json": json.dumps(config, indent=1).encode(),
-            "model.safetensors": model_bytes(module),
-            "privacy.json": privacy_bytes(privacy),
-            "README.md": model_card(config, claim).encode(),
-            "samples.png": sample_grid(shown),
-        },
-    )
+    assumptions = (*get_method(plan.method).assumptions, *untracked)
+    return Terms(assumptions=assumptions, published=plan.published, stamps=_stamps(plan, benchmark))
 
 
 def _stamps(plan: Plan, benchmark: str | None) -> tuple[str, ...]:
     if benchmark:
         return (f"public benchmark data ({benchmark})",)
     return ("published accounting on private data, by override",) if plan.accounting == "published" else ()
-
-
-def _first_classes(names: tuple[str, ...]) -> dict[str, float]:
-    return dict.fromkeys(names[:20], 1.0)
 
 
 def _path_of(images: ImageSet) -> Path | None:

@@ -28,6 +28,10 @@ FINGERPRINTS = "training-images.hashes"
 HISTORY = "history.jsonl"
 
 
+KIND = "kind.json"
+"""What the run makes, where that is not a model."""
+
+
 class RunFolder:
     """Paths of one run, its log and its checkpoints. Everything but `release/` stays with the owner."""
 
@@ -53,11 +57,29 @@ class RunFolder:
         return folder
 
     @classmethod
+    def create_open(cls, path: Path, plan: Plan, source: RunFolder) -> RunFolder:
+        """A folder for work on released values alone. Where the owner does it, it knows the training images too."""
+        require_empty(path)
+        folder = cls(path)
+        (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
+        folder.vault.chmod(0o700)
+        if (source.vault / FINGERPRINTS).is_file():
+            write_atomically(folder.vault / FINGERPRINTS, (source.vault / FINGERPRINTS).read_bytes(), mode=0o600)
+        write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
+        return folder
+
+    @classmethod
     def open(cls, path: Path) -> RunFolder:
         folder = cls(path)
         if not folder.plan_path.is_file():
             raise RunError(f"a run folder at {path}", "no vault/plan.json in it", "Start it with `veilset fit --out`.")
         return folder
+
+    @property
+    def kind(self) -> str:
+        """What the run makes: a model or, where that was noted at its start, something else."""
+        note = self.vault / KIND
+        return str(read_json(note, "the note of what this run makes").get("kind")) if note.is_file() else "model"
 
     @property
     def finished(self) -> bool:

@@ -6,63 +6,78 @@ from pathlib import Path
 from typing import Any
 
 import veilset
-from veilset.artifact import parse_json, read_release, write_release
-from veilset.card import model_card
+from veilset.artifact import MODEL, parse_json, read_release, write_release
 from veilset.errors import ArtifactError
 from veilset.files import require_empty
 from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.model import Model, from_pretrained, release_folder
-from veilset.privacy.accounting import Price, price, renyi_epsilon
-from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim
+from veilset.privacy.accounting import Price
+from veilset.privacy.claim import (
+    KERNEL_ASSUMPTIONS,
+    UNIT_ASSUMPTIONS,
+    Claim,
+    Parts,
+    Published,
+    common_terms,
+    price_of_parts,
+    renyi_of_parts,
+)
 from veilset.privacy.events import steps
-from veilset.privacy.ledger import LedgerRecord
 from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores
+from veilset.sketch_file import FILE
+from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
 
 
-def verify(path: Path) -> dict[str, Any]:
+def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
     """What anyone can check about a release: hashes, ledger chain, model, and epsilon priced anew by two accountants.
 
     Noisy scores in it have a claim of their own, about the test set, which is checked in the same way.
 
+    Args:
+        second: whether to ask the second accountant too; a bare host that goes on from a release does not have it.
+
     Raises: ArtifactError or LedgerError for anything that does not hold.
     """
-    model = from_pretrained(path)
-    claim, record = model.claim, model.privacy.record
-    _check_terms(claim, record)
+    files = read_release(release_folder(path))
+    sketch = read_sketch(release_folder(path), files) if FILE in files else None
+    alone = sketch is not None and parse_json(files["config.json"], "config.json").get("kind") == KIND
+    opened = sketch if sketch is not None and alone and MODEL not in files else from_pretrained(path)
+    claim, records = opened.claim, opened.privacy.records
+    _check_terms(claim, records)
     result: dict[str, Any] = {
-        "method": model.method,
+        "method": opened.method,
         "claim": claim.summary,
         "files": "unchanged",
         "ledger": "unbroken",
     }
-    scores = read_release(release_folder(path)).get(SCORES)
-    if scores is not None:
-        result["noisy_scores"] = [_checked_scores(one) for one in read_noisy_scores(scores)]
+    if SCORES in files:
+        result["noisy_scores"] = [_checked_scores(one) for one in read_noisy_scores(files[SCORES])]
     if claim.epsilon is None:
-        _check_card(release_folder(path), model)
+        _check_card(files, opened)
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
-    exact, second = _repriced(claim, record)
-    _check_card(release_folder(path), model)
+    exact, renyi = _repriced(claim, records, second=second)
+    _check_card(files, opened)
     verdict = "the stated epsilon follows from the ledger"
     return {
         **result,
         "epsilon": exact.epsilon,
         "accountant": exact.accountant,
-        "epsilon_renyi": second,
+        "epsilon_renyi": renyi,
         "verdict": verdict,
     }
 
 
-def _check_terms(claim: Claim, record: LedgerRecord) -> None:
+def _check_terms(claim: Claim, parts: Parts) -> None:
+    record = common_terms(parts)
     stated = (claim.delta, claim.adjacency, claim.unit)
-    if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) != (not record.private):
+    private = all(one.private for part in parts for one in part)
+    if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) == private:
         raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
 
 
-def _repriced(claim: Claim, record: LedgerRecord) -> tuple[Price, float | None]:
-    """The ledger's price by two accountants, after comparing both with each other and with the claim."""
-    exact = price(record.spent, record.delta, record.adjacency)
-    second = renyi_epsilon(record.spent, record.delta, record.adjacency)
+def _repriced(claim: Claim, parts: Parts, *, second: bool = True) -> tuple[Price, float | None]:
+    """The ledgers' price by two accountants, after comparing both with each other and with the claim."""
+    exact, renyi = price_of_parts(parts), renyi_of_parts(parts) if second else None
     for name, priced, claimed in (("epsilon", exact.epsilon, claim.epsilon), ("mu", exact.mu, claim.mu)):
         if (priced is None) != (claimed is None) or not (priced or 0.0) <= (claimed or 0.0) * (1 + 1e-6) + 1e-9:
             raise ArtifactError(
@@ -70,23 +85,23 @@ def _repriced(claim: Claim, record: LedgerRecord) -> tuple[Price, float | None]:
                 f"a claim of {claimed}",
                 "Do not trust this release.",
             )
-    if second is not None and second < exact.epsilon * (1 - 1e-3):
+    if renyi is not None and renyi < exact.epsilon * (1 - 1e-3):
         raise ArtifactError(
             f"two accountants that agree ({exact.accountant}: {exact.epsilon:.6g})",
-            f"Renyi accounting below it: {second:.6g}",
+            f"Renyi accounting below it: {renyi:.6g}",
             "Do not rely on either; report this as a bug.",
         )
-    return exact, second
+    return exact, renyi
 
 
 def _checked_scores(scores: NoisyScores) -> str:
     """The claim of one purchase of noisy scores, after the same checks; reading computed its accuracies anew."""
     claim, record = scores.privacy.claim, scores.privacy.record
-    _check_terms(claim, record)
+    _check_terms(claim, scores.privacy.records)
     released_once = record.charged == steps(record.planned) and not record.resumed
     if claim.epsilon is None or not released_once:
         raise ArtifactError("noisy scores released once, with a claim", claim.summary, "Do not trust this release.")
-    _repriced(claim, record)
+    _repriced(claim, scores.privacy.records)
     missing = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *ASSUMPTIONS} - set(claim.assumptions)
     if missing:
         raise ArtifactError(
@@ -95,43 +110,55 @@ def _checked_scores(scores: NoisyScores) -> str:
     return claim.summary
 
 
-def _check_card(folder: Path, model: Model) -> None:
+def _check_card(files: dict[str, bytes], opened: Model | SketchRelease) -> None:
     """The card is what people read: it must be the one this claim makes, with all the assumptions the kernel makes.
 
     Another version's wording is not compared.
     """
-    claim, files = model.claim, read_release(folder)
+    claim = opened.claim
     config = parse_json(files["config.json"], "config.json")
     if config.get("veilset") != veilset.__version__:
         return
-    method = get_method(model.method)
-    missing = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *method.assumptions} - set(claim.assumptions)
+    merged = MERGED if len(opened.privacy.parts) > 1 else ()
+    continued = CONTINUED if any(len(part) > 1 for part in opened.privacy.parts) else ()
+    own = (*get_method(opened.method).assumptions, *merged, *continued)
+    every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *own}
+    missing = every - set(claim.assumptions)
     if claim.epsilon is not None and missing:
         raise ArtifactError(
             "every assumption of the claim", f"missing: {sorted(missing)}", "Do not trust this release."
         )
     try:
-        card = model_card(config, claim)
-        facts = PublicFacts(
-            spec=model.spec, declared_size=config["declared_size"], adjacency=claim.adjacency, unit=claim.unit,
-            rows_per_user=config["rows_per_user"],
-        )  # fmt: skip
-        terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
-        published = method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None
-        planned = method.events(*terms)
+        card = card_of(config, claim)
+        published = None if "sketch" in config else _published(config, opened)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ArtifactError("a complete config.json", f"{error!r}", "Do not trust this release.") from error
-    if planned != model.privacy.record.planned or published != claim.published:
-        raise ArtifactError("the releases and published epsilon of this method", "others", "Do not trust this release.")
+    if published != claim.published:
+        raise ArtifactError("the published epsilon of this method", "another", "Do not trust this release.")
     if files.get("README.md") != card.encode():
         raise ArtifactError("the model card of this claim", "another text in README.md", "Do not trust this release.")
+
+
+def _published(config: dict[str, Any], opened: Model | SketchRelease) -> Published | None:
+    """The published epsilon of a fit, after comparing the releases its settings stand for with those in its ledger."""
+    method, claim = get_method(opened.method), opened.claim
+    facts = PublicFacts(
+        spec=opened.spec, declared_size=config["declared_size"], adjacency=claim.adjacency, unit=claim.unit,
+        rows_per_user=config["rows_per_user"],
+    )  # fmt: skip
+    terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
+    if method.events(*terms) != opened.privacy.record.planned:
+        raise ArtifactError("the releases this method makes", "others", "Do not trust this release.")
+    return method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None
 
 
 def export(path: Path, out: Path) -> dict[str, Any]:
     """Copies what may be shared, after checking it: the only documented way out of a run folder."""
     checked = verify(path)
     if "epsilon" not in checked:
-        raise ArtifactError("a release with a privacy claim", checked["verdict"], "Fit with an epsilon first.")
+        raise ArtifactError(
+            "a release with a privacy claim", checked["verdict"], "Measure or fit with an epsilon first."
+        )
     files = read_release(release_folder(path))
     require_empty(out)
     write_release(out, files)

@@ -240,3 +240,16 @@ def test_a_ledger_that_was_tampered_with_stops_a_resume(method: str, tmp_path: P
     with pytest.raises(LedgerError):
         resume(images, run)
     assert noise_drawn["releases"] == drawn
+
+
+@pytest.mark.parametrize("shares", [{"rounds": 3}, {"rounds": 2, "first_share": 0.5}])
+def test_rounds_of_equal_price_are_paid_one_by_one_so_that_a_crash_between_them_costs_none(
+    shares: dict[str, float], tmp_path: Path
+) -> None:
+    images = make_images()
+    plan = tiny_plan(images, "sketch", **shares)
+    calls = progress_calls(images, plan, tmp_path / "undisturbed")
+    for at in (calls // 3, calls // 2, calls - 2):
+        run = tmp_path / f"killed at {at}"
+        crash(images, plan, run, at)
+        assert resume(images, run).privacy.record.charged == steps(plan.planned)

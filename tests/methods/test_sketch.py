@@ -12,7 +12,7 @@ from contract.sensitivity import run_world
 import veilset
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, get_method, make_config
-from veilset.methods.sketch import Round, SketchConfig, first_banks, targets_of
+from veilset.methods.sketch import Round, SketchConfig, targets_of
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.gaussian import gaussian_mu
@@ -37,9 +37,9 @@ def test_noise_free_targets_are_the_mean_features_of_each_class() -> None:
     images = make_images((40, 30, 20))
     config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
     sums = run_world(SKETCH, config, facts_of(images), images).outputs[0].float()
-    banks = first_banks(config, images.spec, torch.device("cpu"))
-    targets = targets_of([Round(*banks, sums)], config, facts_of(images), torch.device("cpu"))
-    for bank, target in zip(banks, targets, strict=True):
+    measured = Round(SKETCH.layout(config).random_bank(images.spec), sums)
+    targets = targets_of([measured], [1.0], config.total_weight, facts_of(images), torch.device("cpu"))
+    for (bank, _), target in zip(measured.bank.parts, targets, strict=True):
         features = bank.exact(images.pixels.float() / 255)
         for label in range(3):
             expected = features[images.labels == label].mean(0).float()
@@ -49,10 +49,10 @@ def test_noise_free_targets_are_the_mean_features_of_each_class() -> None:
 def test_a_class_without_a_credible_count_is_not_divided_by_zero() -> None:
     images = make_images((40, 30, 20))
     config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
-    banks = first_banks(config, images.spec, torch.device("cpu"))
-    sums = torch.zeros(3, sum(bank.count * bank.length for bank in banks) + 1)
+    bank = SKETCH.layout(config).random_bank(images.spec)
+    sums = torch.zeros(3, bank.numbers + 1)
     sums[1, -1] = -5.0
-    targets = targets_of([Round(*banks, sums)], config, facts_of(images), torch.device("cpu"))
+    targets = targets_of([Round(bank, sums)], [1.0], config.total_weight, facts_of(images), torch.device("cpu"))
     assert all(bool(target.means.isfinite().all()) for target in targets)
 
 

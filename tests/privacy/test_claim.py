@@ -7,8 +7,8 @@ from checks import ADD, DELTA, REPLACE, open_ledger
 from veilset.errors import LedgerError, MixedAdjacency
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Unit
-from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim, Published
-from veilset.privacy.events import Event, Gaussian, PoissonSampled, Repeated
+from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim, Published, price_of_parts, renyi_of_parts
+from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.gaussian import gaussian_mu
 from veilset.privacy.ledger import PrivacyLedger
 
@@ -106,3 +106,50 @@ def test_epsilons_of_different_meaning_are_not_compared(change: dict) -> None:
     with pytest.raises(MixedAdjacency):
         gaussian_claim(1).check_comparable(gaussian_claim(1, **change))
     gaussian_claim(1).check_comparable(gaussian_claim(5))
+
+
+def ledgers(folder: Path, *events: Event, **terms: object) -> list[PrivacyLedger]:
+    books = []
+    for place, event in enumerate(events):
+        (folder / f"{place}").mkdir(parents=True)
+        books.append(spent_ledger(folder / f"{place}", event, **terms))
+    return books
+
+
+def test_ledgers_about_the_same_people_compose_and_parts_of_different_people_cost_the_dearest(tmp_path: Path) -> None:
+    cheap, middle, dear = ledgers(tmp_path, Gaussian(4.0), Gaussian(3.0), Gaussian(2.0))
+    both = price(Composed((Gaussian(4.0), Gaussian(3.0))), DELTA, ADD)
+    assert price_of_parts([[cheap, middle]]) == both
+    assert both.mu == pytest.approx((4.0**-2 + 3.0**-2) ** 0.5)
+    for parts in ([[cheap], [dear], [middle]], [[dear], [cheap]], [[dear]]):
+        assert price_of_parts(parts) == price(Gaussian(2.0), DELTA, ADD)
+    assert price_of_parts([[cheap, middle], [cheap]]) == both
+    assert price_of_parts([[cheap], [dear, cheap]]).epsilon > price_of_parts([[dear], [cheap]]).epsilon
+
+
+def test_a_part_priced_without_a_formula_still_counts(tmp_path: Path) -> None:
+    draws = PoissonSampled(0.5, Gaussian(0.8))
+    plain, drawn = ledgers(tmp_path, Gaussian(50.0), draws)
+    cost = price_of_parts([[plain], [drawn]])
+    assert cost == price(draws, DELTA, ADD)
+    assert renyi_of_parts([[plain], [drawn]]) >= cost.epsilon
+
+
+def test_ledgers_on_other_terms_and_empty_parts_are_not_combined(tmp_path: Path) -> None:
+    (one,) = ledgers(tmp_path / "a", Gaussian(2.0))
+    for place, terms in enumerate(({"delta": 1e-6}, {"adjacency": REPLACE}, {"unit": Unit.USER})):
+        (other,) = ledgers(tmp_path / f"b{place}", Gaussian(2.0), **terms)
+        for parts in ([[one, other]], [[one], [other]]):
+            with pytest.raises(MixedAdjacency):
+                price_of_parts(parts)
+    for parts in ([], [[]], [[one], []]):
+        with pytest.raises(LedgerError):
+            price_of_parts(parts)
+
+
+def test_one_void_ledger_voids_all_that_is_combined_with_it(tmp_path: Path) -> None:
+    (one,) = ledgers(tmp_path / "a", Gaussian(2.0))
+    (void,) = ledgers(tmp_path / "b", Gaussian(2.0), not_private="no noise")
+    for parts in ([[one, void]], [[void], [one]]):
+        claim = Claim.from_parts(parts, assumptions=(), published=None, stamps=("kept",))
+        assert (claim.epsilon, claim.stamps) == (None, ("NOT PRIVATE: no noise", "kept"))

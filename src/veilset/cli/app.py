@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,6 +45,8 @@ from veilset.cli.options import (
     parse_size,
     read_images,
 )  # fmt: skip
+from veilset.cli.plans import describe, resumable
+from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
 from veilset.data import KNOWN_NAMES, inspect, write_folder, write_npz
 from veilset.errors import ConfigError, RunError, VeilsetError
@@ -68,6 +68,8 @@ app.add_typer(budget.app, name="budget")
 app.command()(evaluate)
 app.command()(weights)
 app.command()(compare)
+app.command(context_settings=METHOD_OPTIONS)(sketch)
+app.command(context_settings=METHOD_OPTIONS)(synthesize)
 
 
 @app.command()
@@ -125,27 +127,6 @@ def plan(
     result(made.public_summary())
 
 
-def describe(made: Plan, show: Show, *, declared: bool) -> None:
-    """A plan in lines for people."""
-    facts, spec = made.facts, made.facts.spec
-    target = "none: NOT PRIVATE" if made.epsilon_planned is None else f"{shown(made.epsilon_planned)} (proven)"
-    show.say(f"method        {made.method}, accounting {made.accounting}")
-    show.say(f"epsilon       {target}, delta {made.delta:g}, {facts.adjacency} of one {facts.unit}")
-    if made.published is not None:
-        show.say(f"published     epsilon {made.published.epsilon:.4g}, status {made.published.status}")
-    strength = made.forecast.signal_to_noise
-    noise = "none" if made.not_private else f"multiplier {made.noise_multiplier:.4g}, signal / noise {strength:.2g}"
-    show.say(f"noise         {noise}")
-    show.say(f"released      {made.forecast.released}")
-    names = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
-    show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")
-    note = "" if declared else " (offered, rounded; by using it you declare it public; --declared-size changes it)"
-    show.say(f"declared size {facts.declared_size}{note}")
-    show.say(f"expected      about {made.forecast.seconds:.0f} s on two CPU cores, {made.forecast.megabytes:.0f} MB")
-    for warning in made.warnings:
-        show.warn(warning)
-
-
 @app.command(context_settings=METHOD_OPTIONS)
 def fit(
     context: typer.Context, source: Source,
@@ -172,7 +153,7 @@ def fit(
     stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
     if stored is not None:
         check_agrees(stored, context)
-    with Show(quiet) as show, _resumable():
+    with Show(quiet) as show, resumable():
         images = read_images(
             source, show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
             strict=strict, benchmark=benchmark,
@@ -253,16 +234,6 @@ def verify(
     result(checked)
     if "epsilon" not in checked:
         raise typer.Exit(1)
-
-
-@contextlib.contextmanager
-def _resumable() -> Iterator[None]:
-    """Ctrl-C leaves a folder that can be continued, and says so."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        show_error(RunError("to finish", "an interrupt", "Run the same command with --resume to continue."))
-        raise typer.Exit(130) from None
 
 
 def _required(method: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from veilset.errors import ConfigError
 from veilset.methods.base import get_method, make_config
 from veilset.methods.plan import Accounting, Plan
 
+HELP_LINE = "`veilset methods NAME` lists a method's options."
 METHOD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of commands that also take a method's own options."""
 
@@ -91,7 +93,7 @@ def parse_mix(text: str | None) -> dict[str, float] | None:
         raise ConfigError("--mix like cat=3,dog=1", f"{text!r}", "Give a number for each class.") from error
 
 
-def check_agrees(plan: Plan, context: typer.Context) -> None:
+def check_agrees(plan: Plan, context: typer.Context, options: dict[str, str] | None = None) -> None:
     """Refuses options typed beside a stored plan that say something else: a plan is run as it was made."""
     facts = plan.facts
     stored = {
@@ -99,9 +101,8 @@ def check_agrees(plan: Plan, context: typer.Context) -> None:
         "adjacency": facts.adjacency, "unit": facts.unit, "images_per_user": facts.rows_per_user, "seed": plan.seed,
         "declared_size": facts.declared_size,
     }  # fmt: skip
-    typed = [name for name in stored if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
-    other = [name for name in typed if context.params[name] != stored[name]]
-    options = method_options(context)
+    other = [name for name in stored if typed(context, name) and context.params[name] != stored[name]]
+    options = method_options(context) if options is None else options
     config = asdict(make_config(get_method(plan.method), options))
     other += [name for name in options if config[name] != plan.config[name]]
     if other:
@@ -112,17 +113,31 @@ def check_agrees(plan: Plan, context: typer.Context) -> None:
 
 def method_options(context: typer.Context) -> dict[str, str]:
     """`--name value` and `--name=value` pairs that are not options of the command itself."""
-    help_line = "`veilset methods NAME` lists a method's options."
+    plain, options = split_words(context.args)
+    if plain:
+        raise ConfigError("options as --name value", f"{plain[0]!r}", HELP_LINE)
+    return options
+
+
+def split_words(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Plain words, and the `--name value` and `--name=value` pairs among them."""
+    plain: list[str] = []
     options: dict[str, str] = {}
-    words = list(context.args)
-    while words:
-        word = words.pop(0)
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
         if not word.startswith("--"):
-            raise ConfigError("options as --name value", f"{word!r}", help_line)
+            plain.append(word)
+            continue
         name, equals, value = word[2:].partition("=")
         if not equals:
-            if not words:
-                raise ConfigError(f"a value after {word}", "nothing", help_line)
-            value = words.pop(0)
+            if not rest:
+                raise ConfigError(f"a value after {word}", "nothing", HELP_LINE)
+            value = rest.pop(0)
         options[name.replace("-", "_")] = value
-    return options
+    return plain, options
+
+
+def typed(context: typer.Context, name: str) -> bool:
+    """Whether an option was given on the command line, and is not just its default."""
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"

@@ -21,6 +21,7 @@ from veilset.privacy.claim import Published
 from veilset.privacy.events import Event
 from veilset.privacy.release import Door
 from veilset.randomness import named_generator
+from veilset.sketch_file import Layout
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -55,15 +56,11 @@ class Forecast:
     """One sentence: what leaves the vault, how often, and why its bound holds."""
 
 
-@dataclass(frozen=True)
-class FitContext:
-    """All a fit is given beside its config and the images."""
+@dataclass(frozen=True, kw_only=True)
+class OpenContext:
+    """All that open-side work is given beside released values: nothing in it leads to private images."""
 
-    door: Door
     facts: PublicFacts
-    noise_multiplier: float
-    shard_key: bytes
-    """Secret key that assigns records to shards: drawn once per data set, the same after a resume."""
     seed: int
     device: torch.device
     checkpoints: Checkpoints
@@ -74,8 +71,22 @@ class FitContext:
         return named_generator(self.seed, name, self.device)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitContext(OpenContext):
+    """All a fit is given beside its config and the images."""
+
+    door: Door
+    noise_multiplier: float
+    shard_key: bytes
+    """Secret key that assigns records to shards: drawn once per data set, the same after a resume."""
+
+
 class Synthesizer(Protocol):
-    """One method. Instances hold no state: everything is in the arguments, so any step can be repeated alone."""
+    """One method. Instances hold no state: everything is in the arguments, so any step can be repeated alone.
+
+    A method whose released values are worth sharing themselves also has `layout(config)`, their public shape, and
+    `released(config, checkpoints)`, their tensors; see `layout_of`.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -132,6 +143,22 @@ def get_method(name: str) -> Synthesizer:
     if name not in known:
         raise ConfigError(f"one of the methods {', '.join(known)}", f"'{name}'", nearest(name, known))
     return known[name]
+
+
+def layout_of(method: Synthesizer, config: Any) -> Layout | None:
+    """The shape of the sketch that goes with a release of this method; None for a method without one."""
+    layout: Callable[[Any], Layout] | None = getattr(method, "layout", None)
+    return None if layout is None else layout(config)
+
+
+def layout_in(config: Mapping[str, Any]) -> Layout | None:
+    """The layout a config.json declares: of the sketch its model was made from, or of the method's own settings."""
+    method = get_method(str(config["method"]))
+    if "sketch" not in config:
+        return layout_of(method, make_config(method, config["config"]))
+    if layout_of(method, method.Config()) is None:
+        raise ConfigError("a method with a sketch", method.name, "Do not trust this release.")
+    return Layout.from_json(config["sketch"])
 
 
 def nearest(name: str, known: Any) -> str:

@@ -24,25 +24,27 @@ import torch
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec
+from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
 from veilset.engines.trained_features import centred, train_bank
 from veilset.errors import ConfigError
-from veilset.methods.base import FitContext, Forecast, PublicFacts, register
-from veilset.nets.feature_bank import MAP, FeatureBank
+from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
+from veilset.nets.feature_bank import MAP
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
+from veilset.nets.measurement import Measurement
 from veilset.nets.tone_bank import ToneBank
 from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_total
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.randomness import initialise, named_generator
+from veilset.sketch_file import Layout, Round
 
 CHECKPOINT_EVERY = 1000
 ROW_VALUES = 1 << 24
 """Numbers in the rows of one batch: bounds the memory of a pass, whatever the bank."""
-MAX_SKETCH_VALUES = 1 << 28
 EFFECTIVE_NUMBERS = 200
 """Directions in which mean features of image classes differ noticeably; a forecast needs no more than its order."""
 
@@ -95,19 +97,6 @@ class SketchConfig:
         return [self.first_share, *[(1 - self.first_share) / (self.rounds - 1)] * (self.rounds - 1)]
 
 
-Banks = tuple[FeatureBank, ToneBank]
-
-
-@dataclass(frozen=True)
-class Round:
-    """One release and what it was measured with."""
-
-    networks: FeatureBank
-    tones: ToneBank
-    sums: Tensor
-    """(classes, numbers of both banks), and in the first round one more column for the count."""
-
-
 @register
 class Sketch:
     """One Gaussian release per round of class-wise feature sums, matched by a generator."""
@@ -150,13 +139,9 @@ class Sketch:
         return Published(gaussian_epsilon(1 / noise_multiplier, delta), "sound", "exact Gaussian mechanism")
 
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, numbers = facts.spec, config.networks * MAP * MAP * config.width
-        if numbers * spec.num_classes > MAX_SKETCH_VALUES:
-            raise ConfigError(
-                f"a sketch of at most {MAX_SKETCH_VALUES:,} numbers",
-                f"{numbers * spec.num_classes:,} for {spec.num_classes} classes",
-                "Lower --networks or --width.",
-            )
+        spec = facts.spec
+        numbers = config.networks * MAP * MAP * config.width + ToneBank(spec.channels).length
+        self.layout(config).check_size(spec)
         row_bound = math.hypot(1.0, config.total_weight) * (facts.rows_per_user or 1)
         replaced = facts.adjacency is Adjacency.REPLACE
         sensitivity = row_bound * (2 if replaced else 1)
@@ -172,8 +157,9 @@ class Sketch:
             signal_to_noise=signal / noise,
             seconds=10 + 2 * work * images / 4e10,
             megabytes=(facts.declared_size * spec.num_values + 64 * ROW_VALUES) / 1e6 + 300,
-            released=f"{config.rounds} noisy sum(s) of {numbers} bounded features and a count for each class; "
-            f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves one by at most "
+            released=f"per class a noisy sum of {numbers} bounded numbers and a count"
+            + (f", then {config.rounds - 1} more with trained networks" if config.rounds > 1 else "")
+            + f"; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at most "
             f"{sensitivity:.4g}",
         )
 
@@ -182,13 +168,35 @@ class Sketch:
             spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
         )
 
+    def layout(self, config: SketchConfig) -> Layout:
+        return Layout(
+            networks=config.networks, width=config.width, network_seed=config.network_seed,
+            total_weight=config.total_weight, tone_share=config.tone_share,
+            later=((config.trained_networks, config.width),) * (config.rounds - 1),
+        )  # fmt: skip
+
+    def released(self, config: SketchConfig, checkpoints: Checkpoints) -> dict[str, Tensor]:
+        """The sums of all rounds and the trained networks: what anyone needs to synthesise again."""
+        tensors = {}
+        for number in range(config.rounds):
+            parts = [f"round {number}", *([f"networks {number}"] if number > 0 else [])]
+            for part in parts:
+                kept = checkpoints.load(part) or {}
+                tensors.update({f"round.{number}.{name}": tensor for name, tensor in kept.items()})
+        return tensors
+
     def fit(self, config: SketchConfig, images: ImageSet, context: FitContext) -> UpsamplingGenerator:
         rounds: list[Round] = []
         generator = None
-        for number in range(config.rounds):
-            banks = self._banks(config, generator, number, context)
-            rounds.append(Round(*banks, self._released(config, images, banks, number, context)))
-            generator = self._match(config, rounds, context)
+        for number, share in enumerate(config.shares):
+            if generator is None:
+                bank = self.layout(config).random_bank(context.facts.spec)
+            else:
+                bank = train_networks(config, generator, number, context)
+            multiplier = context.noise_multiplier / math.sqrt(share)
+            rounds.append(Round(bank, measure(config, images, bank, number, multiplier, context)))
+            steps = config.steps if number == config.rounds - 1 else config.first_steps
+            generator = synthesise(config, rounds, config.shares, context, steps=steps)
         assert generator is not None
         return generator
 
@@ -196,113 +204,94 @@ class Sketch:
         assert isinstance(model, UpsamplingGenerator)
         return model.sample(labels, generator)
 
-    def _banks(
-        self, config: SketchConfig, generator: UpsamplingGenerator | None, number: int, context: FitContext
-    ) -> Banks:
-        """Random networks for the first round; later ones are trained on images of the generator so far."""
-        spec, device = context.facts.spec, context.device
-        if generator is None:
-            return first_banks(config, spec, device)
-        kept = context.checkpoints.load(f"networks {number}")
-        if kept is None:
-            networks, tones = self._trained(config, generator, number, context)
-            kept = {**networks.state_dict(), "tones": tones.centre}
-            context.checkpoints.save(f"networks {number}", kept)
-        return banks_from(kept, spec, device)
 
-    def _trained(self, config: SketchConfig, generator: UpsamplingGenerator, number: int, context: FitContext) -> Banks:
-        spec, draws = context.facts.spec, context.generator(f"sketch networks {number}")
-        labels = torch.arange(_training_images(config, spec), device=context.device) % spec.num_classes
-        with torch.no_grad():
-            images = torch.cat([generator.sample(some, draws) for some in labels.split(BATCH)])
-        networks = train_bank(
-            images, labels, spec, count=config.trained_networks, width=config.width, steps=config.network_steps,
-            jitter=generator.jitter, draws=draws,
-            progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
-        )  # fmt: skip
-        return centred(networks, images), centred(ToneBank(spec.channels), images)
+def measure(
+    config: SketchConfig, images: ImageSet, bank: Measurement, number: int, multiplier: float, context: FitContext
+) -> Tensor:
+    """The private step: the sums of round `number` with noise, through the door. Drawn once, then kept."""
+    kept = context.checkpoints.load(f"round {number}")
+    if kept is not None:
+        return kept["sums"]
+    bank = bank.to(context.device)
 
-    def _released(
-        self, config: SketchConfig, images: ImageSet, banks: Banks, number: int, context: FitContext
-    ) -> Tensor:
-        kept = context.checkpoints.load(f"round {number}")
-        if kept is not None:
-            return kept["sums"]
-        numbers = sum(bank.count * bank.length for bank in banks)
+    def rows_of(batch: Tensor) -> Bounded:
+        rows = normalise_rows(bank.rows(batch))
+        return with_total(rows, config.total_weight) if number == 0 else rows
 
-        def rows_of(batch: Tensor) -> Bounded:
-            lengths = zip(banks, scales(config, banks), strict=True)
-            rows = normalise_rows(torch.cat([bank.exact(batch).flatten(1) * scale for bank, scale in lengths], dim=1))
-            return with_total(rows, config.total_weight) if number == 0 else rows
-
-        total = sum_by_label(
-            images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
-            device=context.device, batch=max(1, min(BATCH, ROW_VALUES // numbers)),
-            progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
-        )  # fmt: skip
-        multiplier = context.noise_multiplier / math.sqrt(config.shares[number])
-        sums = context.door.release_sum(total, multiplier).float().cpu()
-        context.checkpoints.save(f"round {number}", {"sums": sums})
-        return sums
-
-    def _match(self, config: SketchConfig, rounds: Sequence[Round], context: FitContext) -> UpsamplingGenerator:
-        number = len(rounds) - 1
-        last = number == config.rounds - 1
-        generator = self.build(config, context.facts.spec).to(context.device)
-        initialise(generator, context.generator(f"sketch weights {number}"))
-        return match(
-            generator,
-            targets_of(rounds, config, context.facts, context.device),
-            Effort(
-                steps=config.steps if last else config.first_steps, images_per_class=config.images_per_class,
-                networks_per_step=config.networks_per_step, learning_rate=config.learning_rate,
-                checkpoint_every=CHECKPOINT_EVERY,
-            ),
-            streams=Streams(
-                draws=context.generator(f"sketch latents {number}"),
-                order=named_generator(context.seed, f"sketch order {number}"),
-            ),
-            checkpoints=context.checkpoints,
-            name=f"generator {number}",
-            progress=lambda done, total: context.progress(f"training the generator, round {number + 1}", done, total),
-        )  # fmt: skip
+    total = sum_by_label(
+        images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
+        device=context.device, batch=max(1, min(BATCH, ROW_VALUES // bank.numbers)),
+        progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
+    )  # fmt: skip
+    sums = context.door.release_sum(total, multiplier).float().cpu()
+    context.checkpoints.save(f"round {number}", {"sums": sums})
+    return sums
 
 
-def first_banks(config: SketchConfig, spec: ImageSpec, device: torch.device) -> Banks:
-    draws = named_generator(config.network_seed, "sketch networks")
-    networks = FeatureBank.draw(spec, config.networks, config.width, draws)
-    return networks.to(device), ToneBank(spec.channels).to(device)
+def synthesise(
+    config: SketchConfig, rounds: Sequence[Round], weights: Sequence[float], context: OpenContext, *, steps: int
+) -> UpsamplingGenerator:
+    """The open step: a generator whose images have the released mean features. Costs no privacy.
+
+    Args:
+        weights: of the rounds, in proportion to 1 / noise variance.
+    """
+    number = len(rounds) - 1
+    generator = Sketch().build(config, context.facts.spec).to(context.device)
+    initialise(generator, context.generator(f"sketch weights {number}"))
+    return match(
+        generator,
+        targets_of(rounds, weights, config.total_weight, context.facts, context.device),
+        Effort(
+            steps=steps, images_per_class=config.images_per_class, networks_per_step=config.networks_per_step,
+            learning_rate=config.learning_rate, checkpoint_every=CHECKPOINT_EVERY,
+        ),
+        streams=Streams(
+            draws=context.generator(f"sketch latents {number}"),
+            order=named_generator(context.seed, f"sketch order {number}"),
+        ),
+        checkpoints=context.checkpoints,
+        name=f"generator {number}",
+        progress=lambda done, total: context.progress(f"training the generator, round {number + 1}", done, total),
+    )  # fmt: skip
 
 
-def banks_from(tensors: Mapping[str, Tensor], spec: ImageSpec, device: torch.device) -> Banks:
-    weights = [tensors[f"weight_{block}"] for block in range(sum(name.startswith("weight_") for name in tensors))]
-    return FeatureBank(weights, tensors["centre"]).to(device), ToneBank(spec.channels, tensors["tones"]).to(device)
+def train_networks(
+    config: SketchConfig, generator: UpsamplingGenerator, number: int, context: OpenContext
+) -> Measurement:
+    """Networks for round `number`, trained on images of the generator so far; an open step as well."""
+    kept = context.checkpoints.load(f"networks {number}")
+    if kept is not None:
+        return Measurement.from_tensors(kept, context.facts.spec.channels, config.tone_share).to(context.device)
+    spec = context.facts.spec
+    draws = context.generator(f"sketch networks {number}")
+    labels = torch.arange(_training_images(config, spec), device=context.device) % spec.num_classes
+    with torch.no_grad():
+        images = torch.cat([generator.sample(some, draws) for some in labels.split(BATCH)])
+    networks = train_bank(
+        images, labels, spec, count=config.trained_networks, width=config.width, steps=config.network_steps,
+        jitter=generator.jitter, draws=draws,
+        progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
+    )  # fmt: skip
+    tones = ToneBank(spec.channels).to(context.device)
+    bank = Measurement(centred(networks, images), centred(tones, images), config.tone_share)
+    context.checkpoints.save(f"networks {number}", bank.state_dict())
+    return bank
 
 
-def energies(config: SketchConfig) -> tuple[float, float]:
-    """Shares of networks and tones in the squared length of a row."""
-    return 1 - config.tone_share, config.tone_share
-
-
-def scales(config: SketchConfig, banks: Banks) -> list[float]:
-    """Length of each unit vector of a bank within a row of length 1."""
-    return [math.sqrt(energy / bank.count) for energy, bank in zip(energies(config), banks, strict=True)]
-
-
-def targets_of(rounds: Sequence[Round], config: SketchConfig, facts: PublicFacts, device: torch.device) -> list[Target]:
-    """Released sums as mean vectors of each class: divided by the noisy count of the first round."""
+def targets_of(
+    rounds: Sequence[Round], weights: Sequence[float], total_weight: float, facts: PublicFacts, device: torch.device
+) -> list[Target]:
+    """Released sums as mean features of each class: divided by the noisy count of the first round."""
+    first = rounds[0].sums
     # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
     floor = 0.1 * facts.declared_size / facts.spec.num_classes
-    counts = (rounds[0].sums[:, -1:] / config.total_weight).clamp(min=floor)
-    targets = []
-    for share, part in zip(config.shares, rounds, strict=False):
-        banks, start = (part.networks, part.tones), 0
-        for bank, scale, energy in zip(banks, scales(config, banks), energies(config), strict=True):
-            numbers = part.sums[:, start : start + bank.count * bank.length]
-            means = (numbers / counts / scale).reshape(-1, bank.count, bank.length).to(device)
-            targets.append(Target(bank.to(device), means, share * energy))
-            start += bank.count * bank.length
-    return targets
+    counts = (first[:, -1:] / total_weight).clamp(min=floor)
+    return [
+        Target(bank.to(device), means.to(device), weight * share)
+        for weight, part in zip(weights, rounds, strict=False)
+        for (bank, share), means in zip(part.bank.parts, part.bank.means(part.sums, counts), strict=True)
+    ]
 
 
 def _training_images(config: SketchConfig, spec: ImageSpec) -> int:

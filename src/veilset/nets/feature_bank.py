@@ -5,10 +5,10 @@ at most 3x3 of `width` channels, scaled to length 1. Nothing in a network depend
 from a public seed, or trained on synthetic images only.
 
 Weights are integers of 6 bits and activations integers of 8, so every sum of a convolution is an integer below 2^24:
-float32 holds it exactly, in any order of summation and in any batch. A trial shows whether a library's convolutions only
-sum. Sums for the norms are integers below 2^53 in float64. Hence a record's feature cannot change in its last bit with
-its place in the batch, and removing one record, which moves all others by a place, moves a sum of features by exactly
-that record's own.
+float32 holds it exactly, in any order of summation and in any batch. A trial shows whether a library only adds and
+multiplies. Sums for the norms are integers below 2^53 in float64. Hence a record's feature cannot change in its last
+bit with its place in the batch, and removing one record, which moves all others by a place, moves a sum of features by
+exactly that record's own.
 """
 
 from __future__ import annotations

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from veilset.errors import LedgerError, MissingExtra, MixedAdjacency
-from veilset.privacy.accounting import price, renyi_epsilon
+from veilset.privacy.accounting import Price, price, renyi_epsilon
 from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.events import Composed, Event
 from veilset.privacy.gaussian import gaussian_epsilon, true_positive_rate
 from veilset.privacy.ledger import LedgerRecord
 
+Parts = Sequence[Sequence[LedgerRecord]]
+"""Parts of disjoint people; in each, the ledgers of everything that was released about its people."""
 Status = Literal["sound", "conservative", "refuted"]
 
+VOID = "NOT PRIVATE: "
+"""Begins the stamp of a claim that is none."""
 KERNEL_ASSUMPTIONS = (
     "image size, channels, class names and declared size are public knowledge and not protected",
     "epsilon, delta and all settings were chosen without looking at the data",
@@ -69,14 +75,23 @@ class Claim:
         cls, record: LedgerRecord, *, assumptions: tuple[str, ...], published: Published | None, stamps: tuple[str, ...]
     ) -> Claim:
         """Prices what a ledger says was charged. Flags and plans have no say here."""
-        every = (*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[record.unit], *assumptions)
+        return cls.from_parts(((record,),), assumptions=assumptions, published=published, stamps=stamps)
+
+    @classmethod
+    def from_parts(
+        cls, parts: Parts, *, assumptions: tuple[str, ...], published: Published | None, stamps: tuple[str, ...]
+    ) -> Claim:
+        """The claim about several ledgers: priced as `price_of_parts` does, void if any of them is."""
+        record = common_terms(parts)
+        every = tuple(dict.fromkeys((*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[record.unit], *assumptions)))
         terms: dict[str, Any] = {"delta": record.delta, "adjacency": record.adjacency, "unit": record.unit}
-        if record.not_private is not None:
-            stamps = (f"NOT PRIVATE: {record.not_private}", *stamps)
+        void = dict.fromkeys(one.not_private for part in parts for one in part if one.not_private is not None)
+        if void:
+            stamps = (*(f"{VOID}{reason}" for reason in void), *stamps)
             return cls(epsilon=None, accountant="none", stamps=stamps, published=published, **terms)
-        cost = price(record.spent, record.delta, record.adjacency)
+        cost = price_of_parts(parts)
         return cls(
-            epsilon=cost.epsilon, accountant=cost.accountant, mu=cost.mu, cross_check=_cross_check(record),
+            epsilon=cost.epsilon, accountant=cost.accountant, mu=cost.mu, cross_check=_cross_check(parts),
             assumptions=every, published=published, stamps=stamps, **terms,
         )  # fmt: skip
 
@@ -132,8 +147,44 @@ class Claim:
             ) from error
 
 
-def _cross_check(record: LedgerRecord) -> float | None:
+def common_terms(parts: Parts) -> LedgerRecord:
+    """A ledger that speaks for all: epsilons of another delta, adjacency or unit cannot be combined."""
+    records = [record for part in parts for record in part]
+    if not all(parts) or not records:
+        raise LedgerError("at least one ledger in every part", "none", "Do not trust this release.")
+    terms = {(record.delta, record.adjacency, record.unit) for record in records}
+    if len(terms) > 1:
+        found = "; ".join(f"delta {delta:g}, {adjacency} of one {unit}" for delta, adjacency, unit in sorted(terms))
+        raise MixedAdjacency("one delta, adjacency and unit", found, "Measure again on the same terms.")
+    return records[0]
+
+
+def price_of_parts(parts: Parts) -> Price:
+    """Epsilon of the dearest part.
+
+    Guarantee: a person in one part bears the releases about that part, which compose, and no others; so the largest
+      price holds for everyone (parallel composition), provided that nobody is in two parts. Under replace, a replaced
+      unit stays in its part.
+    """
+    terms = common_terms(parts)
+    prices = [price(event, terms.delta, terms.adjacency) for event in _spent(parts)]
+    return max(prices, key=lambda one: (one.epsilon, one.mu or 0.0))
+
+
+def renyi_of_parts(parts: Parts) -> float | None:
+    """The same by Renyi accounting; None where one part has no proof there."""
+    terms = common_terms(parts)
+    epsilons = [renyi_epsilon(event, terms.delta, terms.adjacency) for event in _spent(parts)]
+    known = [epsilon for epsilon in epsilons if epsilon is not None]
+    return max(known) if len(known) == len(epsilons) else None
+
+
+def _spent(parts: Parts) -> list[Event]:
+    return list(dict.fromkeys(Composed(tuple(record.spent for record in part)) for part in parts))
+
+
+def _cross_check(parts: Parts) -> float | None:
     try:
-        return renyi_epsilon(record.spent, record.delta, record.adjacency)
+        return renyi_of_parts(parts)
     except MissingExtra:
         return None

@@ -22,10 +22,8 @@ from veilset.files import sync_folder
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Composed, Event, Repeated, from_json, from_steps, steps, to_json
 
-BLOCK = 500
-"""Steps charged ahead at once: long runs write one line per block instead of one per step."""
-FEW = 100
-"""Plans of fewer releases pay for each alone: a crash between two rounds then costs neither of them."""
+BLOCK, FEW = 500, 100
+"""Steps charged ahead at once. Plans of few releases pay for each alone, so that a crash between two costs neither."""
 RESERVE_BLOCK = 50
 """The same while a resumed run lives on its crash reserve."""
 GENESIS = "0" * 64

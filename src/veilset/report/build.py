@@ -80,7 +80,7 @@ def _release_content(run: RunFolder, scores: list[Score], checked: dict[str, Any
         config=parse_json(files["config.json"], "config.json"),
         spec=model.spec,
         claim=model.claim,
-        record=model.privacy.record,
+        records=[record for part in model.privacy.records for record in part],
         picture=files.get("samples.png"),
         scores=scores,
         noisy=read_noisy_scores(files[SCORES]) if SCORES in files else [],

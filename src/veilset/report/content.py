@@ -45,7 +45,7 @@ def page_content(
     config: dict[str, Any],
     spec: ImageSpec,
     claim: Claim,
-    record: LedgerRecord,
+    records: Sequence[LedgerRecord],
     picture: bytes | None,
     scores: Sequence[Score],
     noisy: Sequence[NoisyScores],
@@ -66,9 +66,9 @@ def page_content(
         "scores": [score_content(score, spec, scores) for score in scores],
         "noisy": [_noisy_row(one) for one in noisy],
         "noisy_together": together(noisy),
-        "events": [_event_row(event, count, record) for event, count in record.charged.items()],
-        "accounting": _accounting(claim, record, renyi),
-        "not_private": record.not_private,
+        "events": [_event_row(event, count, one) for one in records for event, count in one.charged.items()],
+        "accounting": _accounting(claim, records, renyi),
+        "not_private": next((one.not_private for one in records if not one.private), None),
         "settings": _settings(config, spec),
         "options": [[name, str(value)] for name, value in flattened(config["config"])],
         "class_names": list(spec.class_names),
@@ -172,7 +172,7 @@ def _multipliers(event: Event) -> Iterator[float]:
                 yield from _multipliers(inner)
 
 
-def _accounting(claim: Claim, record: LedgerRecord, renyi: float | None) -> list[list[str]]:
+def _accounting(claim: Claim, records: Sequence[LedgerRecord], renyi: float | None) -> list[list[str]]:
     if claim.epsilon is None:
         return [["Accountant", "none: there is nothing to account for"]]
     second = "no proof known for these releases" if renyi is None else f"epsilon {shown(renyi)}, a looser bound"
@@ -184,7 +184,7 @@ def _accounting(claim: Claim, record: LedgerRecord, renyi: float | None) -> list
     if claim.mu is not None:
         rows.append(["As one Gaussian release", f"mu {claim.mu:.4g}"])
     rows.append(["Neighbours differ by", in_words(claim).removeprefix("for ")])
-    rows.append(["Restarts, charged", f"{record.resumed}"])
+    rows.append(["Restarts, charged", f"{sum(one.resumed for one in records)}"])
     return rows
 
 

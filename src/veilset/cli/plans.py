@@ -1,0 +1,44 @@
+"""What commands that spend privacy say: the plan beforehand, and how to go on after an interrupt."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import typer
+
+from veilset.console import Show, show_error
+from veilset.errors import RunError
+from veilset.methods.plan import Plan
+from veilset.privacy.claim import shown
+
+
+def describe(made: Plan, show: Show, *, declared: bool) -> None:
+    """A plan in lines for people."""
+    facts, spec = made.facts, made.facts.spec
+    target = "none: NOT PRIVATE" if made.epsilon_planned is None else f"{shown(made.epsilon_planned)} (proven)"
+    show.say(f"method        {made.method}, accounting {made.accounting}")
+    show.say(f"epsilon       {target}, delta {made.delta:g}, {facts.adjacency} of one {facts.unit}")
+    if made.published is not None:
+        show.say(f"published     epsilon {made.published.epsilon:.4g}, status {made.published.status}")
+    strength = made.forecast.signal_to_noise
+    noise = "none" if made.not_private else f"multiplier {made.noise_multiplier:.4g}, signal / noise {strength:.2g}"
+    show.say(f"noise         {noise}")
+    show.say(f"released      {made.forecast.released}")
+    names = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
+    show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")
+    note = "" if declared else " (offered, rounded; by using it you declare it public; --declared-size changes it)"
+    show.say(f"declared size {facts.declared_size}{note}")
+    show.say(f"expected      about {made.forecast.seconds:.0f} s on two CPU cores, {made.forecast.megabytes:.0f} MB")
+    for warning in made.warnings:
+        show.warn(warning)
+
+
+@contextlib.contextmanager
+def resumable() -> Iterator[None]:
+    """Ctrl-C leaves a folder that can be continued, and says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        show_error(RunError("to finish", "an interrupt", "Run the same command with --resume to continue."))
+        raise typer.Exit(130) from None

@@ -1,0 +1,155 @@
+"""`veilset sketch` and `veilset synthesize`: the private step and the open step, each from files to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from veilset import api
+from veilset.cli.options import (
+    Benchmark,
+    ClassNames,
+    Color,
+    Declared,
+    Delta,
+    Device,
+    Epsilon,
+    Fit,
+    Neighbours,
+    PerUser,
+    Quiet,
+    Seed,
+    Size,
+    Split,
+    Strict,
+    UnitOf,
+    check_agrees,
+    method_options,
+    parse_names,
+    read_images,
+    split_words,
+    typed,
+)
+from veilset.cli.plans import describe, resumable
+from veilset.console import Show, result
+from veilset.data import ImageSet
+from veilset.errors import ConfigError
+from veilset.merging import merge
+from veilset.methods.plan import Plan
+from veilset.run_folder import RunFolder
+from veilset.sketch_release import SketchRelease
+from veilset.sketching import SketchGoal, execute_sketch, resume_sketch, sketch_settings
+from veilset.synthesis import synthesize as make_model
+from veilset.synthesis import synthesize_images
+
+Words = Annotated[list[str], typer.Argument(help="Images as for `veilset fit`; or: merge, then two or more sketches.")]
+
+
+def sketch(
+    context: typer.Context, words: Words,
+    out: Annotated[Path, typer.Option(help="Folder of the sketch to write (new or empty).")],
+    epsilon: Epsilon = None, delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
+    images_per_user: PerUser = None,
+    accounting: Annotated[Literal["proven", "none"], typer.Option(help="none measures without noise.")] = "proven",
+    declared_size: Declared = None, size: Size = None, fit: Fit = None, color: Color = None, split: Split = "train",
+    class_names: ClassNames = None, strict: Strict = False, benchmark: Benchmark = None, device: Device = "auto",
+    plan: Annotated[Path | None, typer.Option(help="Run this plan, made with --method sketch --rounds 1.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
+    after: Annotated[Path | None, typer.Option(help="Add a round to this sketch of the same images.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Networks for it, of `synthesize --features-out`.")] = None,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Measure a collection once, with noise, into a file that may be shared and synthesised from for ever.
+
+    `veilset sketch merge a.sketch b.sketch --out c.sketch` adds sketches of different people.
+    """
+    plain, options = split_words(words)
+    if plain[:1] == ["merge"]:
+        return _merge(context, [Path(word) for word in plain[1:]], options, out, quiet)
+    if len(plain) != 1:
+        raise ConfigError("one collection of images", f"{plain}", "`veilset sketch merge` takes several sketches.")
+    stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
+    if stored is not None:
+        check_agrees(stored, context, options)
+    goal = SketchGoal() if resume else _goal(after, features)
+    with Show(quiet) as show, resumable():
+        images = read_images(
+            plain[0], show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
+            strict=strict, benchmark=benchmark,
+        )  # fmt: skip
+        common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
+        if resume:
+            made = resume_sketch(images, out, **common)
+        else:
+            chosen = stored or _planned(context, goal, images, options)
+            describe(chosen, show, declared=stored is not None or after is not None or declared_size is not None)
+            made = execute_sketch(goal, images, chosen, out, **common)
+    _tell(made, out, show)
+
+
+def synthesize(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(help="A sketch, or a fit of the method sketch; exported or not.")],
+    out: Annotated[Path, typer.Option(help="Run folder to write; with --per-class a folder of images or .npz.")],
+    per_class: Annotated[int | None, typer.Option(help="Write this many optimised images a class, no model.")] = None,
+    features_out: Annotated[Path | None, typer.Option(help="Train networks for a further round; write them.")] = None,
+    seed: Seed = 0, device: Device = "auto", quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Make a model, or a few images, from a sketch alone. Costs no privacy, however often.
+
+    Options of the method's open side are accepted too: steps, channels, jitter and so on.
+    """
+    options = method_options(context)
+    if per_class is not None and features_out is not None:
+        raise ConfigError("--per-class or --features-out", "both", "Networks are trained on images of a model.")
+    with Show(quiet) as show:
+        common: dict[str, Any] = {"options": options, "seed": seed, "progress": show.progress}
+        common["device"] = api.pick_device(device)
+        if per_class is None:
+            claim = make_model(source, out, features_out=features_out, **common).claim
+        else:
+            claim = synthesize_images(source, out, per_class, **common).claim
+    show.say(f"{claim.summary}\nwrote {out}; nothing was charged")
+    result({"out": str(out), "claim": claim.to_json()})
+
+
+def _goal(after: Path | None, features: Path | None) -> SketchGoal:
+    if (after is None) != (features is None):
+        raise ConfigError("--after together with --features", "one of them", "`synthesize --features-out` makes those.")
+    return SketchGoal() if after is None or features is None else SketchGoal.after(after, features)
+
+
+def _planned(context: typer.Context, goal: SketchGoal, images: ImageSet, options: dict[str, str]) -> Plan:
+    """A plan from the command line; a further round is on the terms of the first where nothing else is typed."""
+    names = ("epsilon", "delta", "adjacency", "unit", "images_per_user", "declared_size", "accounting")
+    terms = {name: context.params[name] for name in names}
+    settings: dict[str, Any] = sketch_settings(options)
+    if goal.before is not None:
+        if options:
+            raise ConfigError("no options of a first sketch", ", ".join(options), "They follow from --after.")
+        facts = goal.before.facts
+        first = {
+            "delta": goal.before.claim.delta, "adjacency": facts.adjacency, "unit": facts.unit,
+            "images_per_user": facts.rows_per_user, "declared_size": facts.declared_size,
+        }  # fmt: skip
+        terms.update({name: value for name, value in first.items() if not typed(context, name)})
+        settings = goal.settings()
+    return api.plan_for(images, method="sketch", **terms, **settings)
+
+
+def _merge(context: typer.Context, paths: list[Path], options: dict[str, str], out: Path, quiet: bool) -> None:
+    others = [name for name in context.params if name not in ("words", "out", "quiet") and typed(context, name)]
+    if others or options:
+        raise ConfigError("merge with --out alone", f"{[*others, *options]}", "Sketches are added as they are.")
+    show = Show(quiet)
+    made = merge(paths, out)
+    for text in made.claim.assumptions:
+        show.say(f"assuming {text}")
+    _tell(made, out, show)
+
+
+def _tell(made: SketchRelease, out: Path, show: Show) -> None:
+    show.say(f"{made.claim.summary}\nread {out / 'release' / 'README.md'}; next: veilset synthesize {out} --out run")
+    result({"sketch": str(out), "method": made.method, "claim": made.claim.to_json()})

@@ -1,0 +1,120 @@
+"""What a run is for: a model, or something else that is measured once and released (see `sketching`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from torch import nn
+
+import veilset
+from veilset.artifact import Privacy, model_bytes, privacy_bytes
+from veilset.card import model_card
+from veilset.data.pictures import sample_grid
+from veilset.data.spec import ImageSet, ImageSpec
+from veilset.methods.base import FitContext, get_method, layout_of, make_config
+from veilset.methods.plan import Plan
+from veilset.model import Model, from_pretrained
+from veilset.privacy.claim import Claim, Published
+from veilset.privacy.ledger import PrivacyLedger
+from veilset.run_folder import RunFolder
+from veilset.sketch_file import FILE, sketch_bytes
+
+
+class HasPrivacy(Protocol):
+    """What a finished run is read back as."""
+
+    @property
+    def privacy(self) -> Privacy: ...
+
+
+Made = TypeVar("Made")
+Loaded = TypeVar("Loaded", bound=HasPrivacy, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a claim says beside the price of its ledger."""
+
+    assumptions: tuple[str, ...]
+    published: Published | None
+    stamps: tuple[str, ...]
+
+
+class Goal(Protocol[Made, Loaded]):
+    """What a run is for: the work between opening and closing its ledger, and the release that is then written."""
+
+    kind: str
+
+    def work(self, plan: Plan, images: ImageSet, context: FitContext) -> Made:
+        """Vault work and releases through the context's door."""
+
+    def files(self, folder: RunFolder, plan: Plan, made: Made, ledger: PrivacyLedger, terms: Terms) -> dict[str, bytes]:
+        """The files of the release."""
+
+    def load(self, path: Path) -> Loaded:
+        """The finished release, read back and checked."""
+
+
+class ModelGoal:
+    """A fitted generator with its card and sample picture."""
+
+    kind = "model"
+
+    def work(self, plan: Plan, images: ImageSet, context: FitContext) -> nn.Module:
+        method = get_method(plan.method)
+        return method.fit(make_config(method, plan.config), images, context)
+
+    def files(
+        self, folder: RunFolder, plan: Plan, made: nn.Module, ledger: PrivacyLedger, terms: Terms
+    ) -> dict[str, bytes]:
+        method = get_method(plan.method)
+        settings = make_config(method, plan.config)
+        claim = Claim.from_ledger(ledger, **vars(terms))
+        config = {
+            **model_config(plan),
+            "epsilon_target": plan.epsilon_target,
+            "noise_multiplier": plan.noise_multiplier,
+        }
+        files = model_files(config, plan.facts.spec, made, Privacy.of_run(claim, ledger.lines()))
+        layout = layout_of(method, settings)
+        if layout is not None:
+            tensors = method.released(settings, folder)  # type: ignore[attr-defined]
+            files[FILE] = sketch_bytes(layout, plan.facts.spec, tensors)
+        return files
+
+    def load(self, path: Path) -> Model:
+        return from_pretrained(path)
+
+
+def model_config(plan: Plan) -> dict[str, Any]:
+    """config.json of a model."""
+    return {
+        "veilset": veilset.__version__,
+        "method": plan.method,
+        "config": plan.config,
+        "spec": plan.facts.spec.to_json(),
+        "declared_size": plan.facts.declared_size,
+        "accounting": plan.accounting,
+        "seed": plan.seed,
+        "rows_per_user": plan.facts.rows_per_user,
+    }
+
+
+def model_files(config: dict[str, Any], spec: ImageSpec, module: nn.Module, privacy: Privacy) -> dict[str, bytes]:
+    """The files every released model has."""
+    picture = Model(Path(), get_method(config["method"]), spec, module.cpu(), privacy)
+    shown = picture.sample(10 * min(spec.num_classes, 20), mix=_first_classes(spec.class_names))
+    return {
+        "config.json": json.dumps(config, indent=1).encode(),
+        "model.safetensors": model_bytes(module),
+        "privacy.json": privacy_bytes(privacy),
+        "README.md": model_card(config, privacy.claim).encode(),
+        "samples.png": sample_grid(shown),
+    }
+
+
+def _first_classes(names: tuple[str, ...]) -> dict[str, float]:
+    return dict.fromkeys(names[:20], 1.0)

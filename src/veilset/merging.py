@@ -1,0 +1,89 @@
+"""Adding sketches of different people: sums add, and so do their noises. Open side: no image is read.
+
+Why the claim is that of the dearest part: adding, removing or replacing one person changes one part only, and all other
+parts are the same with or without that person (parallel composition). It holds only as long as nobody is in two parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from veilset.artifact import write_release
+from veilset.errors import ConfigError
+from veilset.files import require_empty
+from veilset.privacy.claim import common_terms
+from veilset.sharing import verify
+from veilset.sketch_file import same_networks, sketch_bytes
+from veilset.sketch_release import MERGED, SketchRelease, combined, open_sketch, release_config, sketch_files
+
+
+def merge(paths: Sequence[Path], out: Path) -> SketchRelease:
+    """Writes the sum of released sketches as a new one, after verifying each."""
+    if len(paths) < 2:
+        raise ConfigError("at least two sketches to merge", f"{len(paths)}", "Name them one after the other.")
+    for path in paths:
+        verify(path, second=False)
+    sketches = [open_sketch(path) for path in paths]
+    for other in sketches[1:]:
+        _check_alike(sketches[0], other)
+    _check_different(sketches)
+    files = _merged(sketches)
+    require_empty(out)
+    write_release(out / "release", files)
+    return open_sketch(out)
+
+
+def _merged(sketches: Sequence[SketchRelease]) -> dict[str, bytes]:
+    first = sketches[0]
+    facts = replace(first.facts, declared_size=sum(sketch.facts.declared_size for sketch in sketches))
+    if facts.declared_size * first.claim.delta >= 1:
+        raise ConfigError(
+            f"a delta below 1 / declared size of all parts = {1 / facts.declared_size:.2g}",
+            f"{first.claim.delta:g}",
+            "At this delta publishing one record outright would be allowed. Measure with a smaller delta.",
+        )
+    privacy = combined(
+        tuple(part for sketch in sketches for part in sketch.privacy.parts),
+        [sketch.claim for sketch in sketches],
+        assumptions=MERGED,
+    )
+    files = [sketch.tensors for sketch in sketches]
+    tensors = dict(files[0])
+    for name in tensors:
+        if name.endswith(".sums"):
+            tensors[name] = torch.stack([file[name].double() for file in files]).sum(0).float()
+    parts = [part for sketch in sketches for part in sketch.parts]
+    config = release_config(facts, first.layout, parts, privacy.claim)
+    return sketch_files(config, sketch_bytes(first.layout, first.spec, tensors), privacy)
+
+
+def _check_alike(first: SketchRelease, other: SketchRelease) -> None:
+    """Sums of other networks, images or units cannot be added; neither can claims on other terms."""
+    common_terms([*first.privacy.records, *other.privacy.records])
+    size = first.facts.declared_size
+    if replace(other.facts, declared_size=size) != first.facts or other.layout != first.layout:
+        raise ConfigError(
+            f"sketches of one kind: {first.facts}, {first.layout}",
+            f"{other.facts}, {other.layout}",
+            "Measure all parts with the same sizes, classes, networks and settings.",
+        )
+    if not same_networks(first.tensors, other.tensors):
+        raise ConfigError(
+            "later rounds measured with the same networks", "others", "Use one --features file for all parts."
+        )
+
+
+def _check_different(sketches: Sequence[SketchRelease]) -> None:
+    """The same measurement twice would be counted as two groups of people, and its noise would not be independent."""
+    seen: set[str] = set()
+    for sketch in sketches:
+        mine = {one["sums"] for part in sketch.parts for one in part}
+        if seen & mine:
+            raise ConfigError(
+                "sketches of different people", f"a part of {sketch.folder} twice", "Merge every sketch once."
+            )
+        seen |= mine

@@ -1,0 +1,56 @@
+"""What one round measures of an image: the features of all networks and the tones by place, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from veilset.nets.feature_bank import Bank, FeatureBank
+from veilset.nets.tone_bank import ToneBank
+
+
+class Measurement(nn.Module):
+    """Networks and tones as one row of length at most 1, of whose square the tones have a fixed share."""
+
+    def __init__(self, networks: FeatureBank, tones: ToneBank, tone_share: float) -> None:
+        super().__init__()
+        self.networks, self.tones, self.tone_share = networks, tones, tone_share
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], channels: int, tone_share: float) -> Measurement:
+        """From what `state_dict` gives; other names are ignored."""
+        prefix = "networks.weight_"
+        weights = [tensors[f"{prefix}{block}"] for block in range(sum(name.startswith(prefix) for name in tensors))]
+        networks = FeatureBank(weights, tensors["networks.centre"])
+        return cls(networks, ToneBank(channels, tensors["tones.centre"]), tone_share)
+
+    @property
+    def parts(self) -> list[tuple[Bank, float]]:
+        """The banks, each with its share of the squared length of a row."""
+        return [(self.networks, 1 - self.tone_share), (self.tones, self.tone_share)]
+
+    @property
+    def numbers(self) -> int:
+        """Length of a row."""
+        return sum(bank.count * bank.length for bank, _ in self.parts)
+
+    def rows(self, images: Tensor) -> Tensor:
+        """(n, channels, height, width) in [0, 1] -> (n, numbers) float64; a row depends on its own image alone."""
+        return torch.cat([bank.exact(images).flatten(1) * scale(bank, share) for bank, share in self.parts], dim=1)
+
+    def means(self, sums: Tensor, counts: Tensor) -> list[Tensor]:
+        """Sums of rows over `counts` images as mean unit vectors of each bank, (classes, count, length)."""
+        sizes = [bank.count * bank.length for bank, _ in self.parts]
+        pieces = sums[:, : self.numbers].split(sizes, dim=1)
+        return [
+            (piece / counts / scale(bank, share)).reshape(len(sums), bank.count, bank.length)
+            for piece, (bank, share) in zip(pieces, self.parts, strict=True)
+        ]
+
+
+def scale(bank: Bank, share: float) -> float:
+    """Length of one unit vector of a bank within a row of length 1."""
+    return math.sqrt(share / bank.count)

@@ -1,0 +1,240 @@
+"""A released sketch: noisy sums that anyone may synthesise from, with the ledgers of all that was measured.
+
+Such a release lists what it is made of: for every part and every ledger in it the ledger's last hash and a hash of
+the noisy sums it paid for. So a ledger cannot be dropped, exchanged or moved in privacy.json alone, and the same
+measurement cannot be merged twice as if it were about other people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import veilset
+from veilset.artifact import Privacy, parse_json, privacy_bytes, read_privacy, read_release
+from veilset.card import model_card
+from veilset.data.spec import ImageSpec
+from veilset.errors import ArtifactError, VeilsetError
+from veilset.methods.base import PublicFacts, layout_in
+from veilset.model import release_folder
+from veilset.privacy.claim import VOID, Claim
+from veilset.privacy.events import Composed, Gaussian
+from veilset.privacy.ledger import LedgerRecord, read_chain
+from veilset.sketch_card import sketch_card
+from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors
+
+METHOD = "sketch"
+KIND = "sketch"
+MERGED = (
+    "the merged parts are about different people: nobody is in two of them, no image is repeated in another part, and "
+    "no part was measured from images of an earlier one",
+    "where an image is replaced by another, both are of the same part",
+)
+"""Assumptions of parallel composition; without them the losses of the parts add up."""
+CONTINUED = (
+    "the networks of a later round were made from public information and from releases whose cost for these people is "
+    "counted here, never from the images themselves",
+)
+"""Assumption of a sketch that was measured in several runs."""
+Measurement = dict[str, str]
+"""The last hash of a ledger, and a hash of the sums it paid for; both are public."""
+
+
+@dataclass(frozen=True)
+class SketchRelease:
+    """What `veilset sketch` and `fit --method sketch` release and `veilset synthesize` starts from."""
+
+    folder: Path
+    layout: Layout
+    facts: PublicFacts
+    privacy: Privacy
+    data: bytes
+    """The file of tensors, already checked against the layout."""
+    parts: tuple[tuple[Measurement, ...], ...]
+
+    method = METHOD
+
+    @property
+    def claim(self) -> Claim:
+        return self.privacy.claim
+
+    @property
+    def spec(self) -> ImageSpec:
+        return self.facts.spec
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return read_tensors(self.layout, self.spec, self.data)
+
+    @property
+    def sums(self) -> list[Tensor]:
+        return sums_in(self.tensors)
+
+    @property
+    def rounds(self) -> list[Round]:
+        return read_rounds(self.layout, self.spec, self.data)
+
+    @property
+    def weights(self) -> list[float]:
+        """Shares of the rounds by 1 / noise variance; the noises of merged parts add up in their sum."""
+        variances = [sum(value**2 for value in column) for column in zip(*_multipliers(self.privacy), strict=True)]
+        total = sum(1 / variance for variance in variances)
+        return [1 / variance / total for variance in variances]
+
+    def described(self) -> dict[str, Any]:
+        """The entry `sketch` of config.json."""
+        return {**self.layout.to_json(), "parts": [list(part) for part in self.parts]}
+
+
+def open_sketch(path: Path) -> SketchRelease:
+    """The sketch in a release, an export or a run folder; also the one a fitted model was made from.
+
+    Raises: ArtifactError for anything that does not fit together. The price of its ledgers is checked by `verify`.
+    """
+    folder = release_folder(path)
+    files = read_release(folder)
+    if FILE not in files:
+        raise ArtifactError(f"a release with {FILE}", f"none in {folder}", "Make one with `veilset sketch`.")
+    return read_sketch(folder, files)
+
+
+def read_sketch(folder: Path, files: dict[str, bytes]) -> SketchRelease:
+    config, privacy = parse_json(files["config.json"], "config.json"), read_privacy(files["privacy.json"])
+    try:
+        layout = layout_in(config)
+        spec = ImageSpec.from_json(config["spec"])
+        facts = PublicFacts(
+            spec=spec, declared_size=config["declared_size"], adjacency=privacy.claim.adjacency,
+            unit=privacy.claim.unit, rows_per_user=config["rows_per_user"],
+        )  # fmt: skip
+        if layout is None or not (type(facts.declared_size) is int and facts.declared_size >= 1):
+            raise ValueError("no layout or no declared size")
+        measured = measurements(privacy, sums_in(read_tensors(layout, spec, files[FILE])))
+        listed = _listed(config["sketch"]) if "sketch" in config else measured
+    except ArtifactError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ArtifactError("the configuration of a sketch", f"{error!r}", "Do not trust this release.") from error
+    except VeilsetError as error:
+        raise ArtifactError(error.expected, error.found, "Do not trust this release.") from error
+    _check_listed(listed, measured)
+    return SketchRelease(folder, layout, facts, privacy, files[FILE], listed)
+
+
+def sums_in(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """The sums of all rounds in order."""
+    return [tensors[f"round.{number}.sums"] for number in range(sum(name.endswith(".sums") for name in tensors))]
+
+
+def measurements(privacy: Privacy, sums: Sequence[Tensor]) -> tuple[tuple[Measurement, ...], ...]:
+    """What each ledger paid for. The sums of merged parts are not known one by one, so theirs are hashed together.
+
+    Raises: ArtifactError where a part has not paid for every round.
+    """
+    parts = []
+    for lines_of, records, paid in zip(privacy.parts, privacy.records, _multipliers(privacy), strict=True):
+        if len(paid) != len(sums):
+            raise ArtifactError(
+                f"{len(sums)} rounds, as many as its ledgers paid for", f"{len(paid)}", "Do not trust this release."
+            )
+        part, first = [], 0
+        for lines, record in zip(lines_of, records, strict=True):
+            last = first + len(_gaussians(record))
+            part.append({"ledger": str(json.loads(lines[-1])["hash"]), "sums": _hash(sums[first:last])})
+            first = last
+        parts.append(tuple(part))
+    return tuple(parts)
+
+
+def release_config(
+    facts: PublicFacts, layout: Layout, parts: Sequence[Sequence[Measurement]], claim: Claim
+) -> dict[str, Any]:
+    """config.json of a sketch; nothing but declared facts and hashes of what is released anyway."""
+    return {
+        "veilset": veilset.__version__,
+        "kind": KIND,
+        "method": METHOD,
+        "spec": facts.spec.to_json(),
+        "declared_size": facts.declared_size,
+        "rows_per_user": facts.rows_per_user,
+        "accounting": "none" if claim.epsilon is None else "proven",
+        "sketch": {**layout.to_json(), "parts": [list(part) for part in parts]},
+    }
+
+
+def sketch_files(config: dict[str, Any], data: bytes, privacy: Privacy) -> dict[str, bytes]:
+    """The files of a released sketch."""
+    return {
+        "config.json": json.dumps(config, indent=1).encode(),
+        FILE: data,
+        "privacy.json": privacy_bytes(privacy),
+        "README.md": sketch_card(config, privacy.claim).encode(),
+    }
+
+
+def combined(
+    parts: tuple[tuple[tuple[str, ...], ...], ...],
+    claims: Sequence[Claim],
+    *,
+    assumptions: Sequence[str] = (),
+    stamps: Sequence[str] = (),
+) -> Privacy:
+    """The claim about several ledgers, priced from them; assumptions and stamps of all that is combined stay."""
+    records = tuple(tuple(LedgerRecord(read_chain(lines)) for lines in part) for part in parts)
+    kept = [stamp for claim in claims for stamp in claim.stamps if not stamp.startswith(VOID)]
+    claim = Claim.from_parts(
+        records,
+        assumptions=tuple(dict.fromkeys([*(text for one in claims for text in one.assumptions), *assumptions])),
+        published=None,
+        stamps=tuple(dict.fromkeys([*kept, *stamps])),
+    )
+    return Privacy(claim, parts)
+
+
+def card_of(config: dict[str, Any], claim: Claim) -> str:
+    return sketch_card(config, claim) if config.get("kind") == KIND else model_card(config, claim)
+
+
+def _listed(value: Any) -> tuple[tuple[Measurement, ...], ...]:
+    return tuple(
+        tuple({"ledger": str(one["ledger"]), "sums": str(one["sums"])} for one in part) for part in value["parts"]
+    )
+
+
+def _check_listed(listed: tuple[tuple[Measurement, ...], ...], measured: tuple[tuple[Measurement, ...], ...]) -> None:
+    heads = [[[one["ledger"] for one in part] for part in parts] for parts in (listed, measured)]
+    if heads[0] != heads[1] or (len(listed) == 1 and listed != measured):
+        raise ArtifactError(
+            "the ledgers and sums config.json lists", "others, or in another order", "Do not trust this release."
+        )
+
+
+def _multipliers(privacy: Privacy) -> list[list[float]]:
+    """Of every part, the noise multiplier of each round."""
+    return [[event.noise_multiplier for record in part for event in _gaussians(record)] for part in privacy.records]
+
+
+def _gaussians(record: LedgerRecord) -> list[Gaussian]:
+    """The releases of a ledger in their order: a sketch has no others, and no reserve."""
+    events = record.planned.events if isinstance(record.planned, Composed) else (record.planned,)
+    plain = [event for event in events if isinstance(event, Gaussian)]
+    if len(plain) != len(events) or record.charged != _counted(plain):
+        raise ArtifactError("one Gaussian release for each round", f"{record.planned}", "Do not trust this release.")
+    return plain
+
+
+def _counted(events: Sequence[Gaussian]) -> dict[Any, int]:
+    return {event: list(events).count(event) for event in events}
+
+
+def _hash(sums: Sequence[Tensor]) -> str:
+    total = hashlib.sha256()
+    for tensor in sums:
+        total.update(tensor.contiguous().numpy().tobytes())
+    return total.hexdigest()

@@ -1,0 +1,185 @@
+"""Measuring only: a run that ends with a released sketch. Everything that follows needs no image any more.
+
+A second round goes on from an earlier sketch with networks that were trained on synthetic images. Its release holds the
+rounds and the ledgers of both, and claims their composition: the losses of the same people add up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from veilset.artifact import Privacy, read_release, write_release
+from veilset.data.spec import ImageSet
+from veilset.errors import ConfigError
+from veilset.files import write_atomically
+from veilset.goals import Terms
+from veilset.methods.base import FitContext, make_config
+from veilset.methods.plan import Plan
+from veilset.methods.sketch import Sketch, SketchConfig, measure
+from veilset.nets.measurement import Measurement
+from veilset.privacy.claim import Claim
+from veilset.privacy.ledger import PrivacyLedger
+from veilset.run import execute_for, resume_for
+from veilset.run_folder import KIND, RunFolder
+from veilset.sharing import verify
+from veilset.sketch_file import MAX_ROUNDS, Layout, Round, read_networks, round_tensors, sketch_bytes
+from veilset.sketch_release import (
+    CONTINUED,
+    SketchRelease,
+    combined,
+    measurements,
+    open_sketch,
+    release_config,
+    sketch_files,
+)
+
+METHOD = Sketch()
+OPTIONS = ("preset", "networks", "width", "network_seed", "total_weight", "tone_share")
+"""Settings of the method that belong to a sketch; all others are of the open side."""
+BEFORE = "before"
+"""Where a continued run keeps the sketch it goes on from, in its vault."""
+
+
+def sketch_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a sketch as settings of the method.
+
+    Raises: ConfigError for options that only matter when images are made from it.
+    """
+    others = [name for name in options if name not in OPTIONS]
+    if others:
+        raise ConfigError(
+            f"options of a sketch: {', '.join(OPTIONS)}", ", ".join(others), "Give the rest to `veilset synthesize`."
+        )
+    return {**options, "rounds": 1}
+
+
+@dataclass(frozen=True)
+class SketchGoal:
+    """What a measuring run does and releases; with `before`, it adds one round to that sketch."""
+
+    before: SketchRelease | None = None
+    bank: Measurement | None = None
+    """Networks of the new round."""
+    kind = "sketch"
+
+    @classmethod
+    def after(cls, path: Path, features: Path) -> SketchGoal:
+        """Goes on from a verified sketch with the networks of an untrusted file."""
+        verify(path, second=False)
+        before = open_sketch(path)
+        if len(before.layout.rounds) >= MAX_ROUNDS:
+            raise ConfigError(f"at most {MAX_ROUNDS} rounds", "one more", "Each costs privacy: stop here.")
+        try:
+            data = features.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"networks at {features}", f"{error}", "Make them with --features-out.") from error
+        return cls(before, read_networks(data, before.spec, before.layout.tone_share))
+
+    @classmethod
+    def resumed(cls, folder: RunFolder) -> SketchGoal:
+        """The goal an interrupted run began with, from its vault."""
+        if not (folder.vault / BEFORE).is_dir():
+            return cls()
+        before = open_sketch(folder.vault / BEFORE)
+        kept = folder.load(f"networks {len(before.layout.rounds)}") or {}
+        return cls(before, Measurement.from_tensors(kept, before.spec.channels, before.layout.tone_share))
+
+    @property
+    def number(self) -> int:
+        return 0 if self.before is None else len(self.before.layout.rounds)
+
+    def settings(self) -> dict[str, Any]:
+        """Those of a further round follow from what it goes on from."""
+        if self.before is None or self.bank is None:
+            return {"rounds": 1}
+        layout = self.before.layout
+        return {
+            "rounds": 1, "networks": self.bank.networks.count, "width": self.bank.networks.width,
+            "network_seed": layout.network_seed, "total_weight": layout.total_weight, "tone_share": layout.tone_share,
+        }  # fmt: skip
+
+    def check(self, plan: Plan) -> None:
+        """Refuses a plan for something else, before anything is charged."""
+        config = _config(plan)
+        if plan.method != METHOD.name or config.rounds != 1 or plan.accounting == "published":
+            raise ConfigError(
+                "a plan for one round of the method sketch, with proven accounting",
+                f"{plan.method}, {plan.config.get('rounds')} rounds, accounting {plan.accounting}",
+                "Plan with --method sketch --rounds 1.",
+            )
+        if self.before is None:
+            return
+        wanted = {**vars(self.before.facts), "delta": self.before.claim.delta, **self.settings()}
+        found = {**vars(plan.facts), "delta": plan.delta, **plan.config}
+        others = [name for name, value in wanted.items() if found[name] != value]
+        if others:
+            raise ConfigError(
+                f"a further round on the terms of the first: {', '.join(f'{name} {wanted[name]}' for name in others)}",
+                ", ".join(f"{name} {found[name]}" for name in others),
+                "Measure the same images on the same terms, with the networks of --features.",
+            )
+
+    def prepare(self, folder: RunFolder) -> None:
+        """Notes what the run is for, so that a resume needs nothing but its folder."""
+        write_atomically(folder.vault / KIND, json.dumps({"kind": self.kind}).encode(), mode=0o600)
+        if self.before is not None and self.bank is not None:
+            write_release(folder.vault / BEFORE, read_release(self.before.folder))
+            folder.save(f"networks {self.number}", self.bank.state_dict())
+
+    def work(self, plan: Plan, images: ImageSet, context: FitContext) -> Round:
+        config = _config(plan)
+        bank = self.bank or METHOD.layout(config).random_bank(plan.facts.spec)
+        sums = measure(config, images, bank, self.number, context.noise_multiplier, context)
+        return Round(bank.cpu(), sums)
+
+    def files(
+        self, folder: RunFolder, plan: Plan, made: Round, ledger: PrivacyLedger, terms: Terms
+    ) -> dict[str, bytes]:
+        lines = tuple(ledger.lines())
+        if self.before is None:
+            layout, tensors = METHOD.layout(_config(plan)), round_tensors(0, made)
+            privacy = Privacy.of_run(Claim.from_ledger(ledger, **vars(terms)), lines)
+            parts = measurements(privacy, [made.sums])
+        else:
+            layout = _longer(self.before.layout, made.bank)
+            tensors = {**self.before.tensors, **round_tensors(self.number, made)}
+            privacy = self._continued(self.before, lines, terms)
+            new = measurements(privacy, [*self.before.sums, made.sums])
+            parts = tuple((*old, part[-1]) for old, part in zip(self.before.parts, new, strict=True))
+        config = release_config(plan.facts, layout, parts, privacy.claim)
+        return sketch_files(config, sketch_bytes(layout, plan.facts.spec, tensors), privacy)
+
+    def load(self, path: Path) -> SketchRelease:
+        return open_sketch(path)
+
+    @staticmethod
+    def _continued(before: SketchRelease, lines: tuple[str, ...], terms: Terms) -> Privacy:
+        """The new round looks at everyone, so its ledger is added to every part."""
+        parts = tuple((*part, lines) for part in before.privacy.parts)
+        assumptions = (*terms.assumptions, *CONTINUED)
+        return combined(parts, [before.claim], assumptions=assumptions, stamps=terms.stamps)
+
+
+def execute_sketch(goal: SketchGoal, images: ImageSet, plan: Plan, path: Path, **options: Any) -> SketchRelease:
+    """Measures into a new folder; for the options see `run.execute_for`."""
+    goal.check(plan)
+    return execute_for(goal, images, plan, path, prepare=goal.prepare, **options)
+
+
+def resume_sketch(images: ImageSet, path: Path, **options: Any) -> SketchRelease:
+    """Continues an interrupted measurement: free until its noise was drawn, never drawn twice."""
+    return resume_for(SketchGoal.resumed(RunFolder.open(path)), images, path, **options)
+
+
+def _config(plan: Plan) -> SketchConfig:
+    config = make_config(METHOD, plan.config) if plan.method == METHOD.name else SketchConfig()
+    assert isinstance(config, SketchConfig)
+    return config
+
+
+def _longer(layout: Layout, bank: Measurement) -> Layout:
+    return replace(layout, later=(*layout.later, (bank.networks.count, bank.networks.width)))

@@ -1,0 +1,117 @@
+"""`veilset sketch` and `veilset synthesize` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .conftest import Cli
+
+SIZES = ["--networks", "2", "--width", "4"]
+OPEN = ["--steps", "2", "--channels", "8", "--latent-size", "2", "--images-per-class", "2", "--networks-per-step", "1"]
+NETWORKS = ["--trained-networks", "2", "--network-steps", "2", "--training-images", "30"]
+
+
+def some_photos(folder: Path, seed: int) -> Path:
+    values = np.random.default_rng(seed)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(6):
+            Image.fromarray(values.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return some_photos(tmp_path / "photos", 0)
+
+
+def epsilon_of(cli: Cli, *words: object) -> float:
+    code, out, err = cli(*words)
+    assert code == 0, err
+    return float(json.loads(out)["claim"]["epsilon"])
+
+
+def test_the_way_of_the_docs_from_photos_to_a_merged_model(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    first, second, other = tmp_path / "first.sketch", tmp_path / "second.sketch", tmp_path / "other.sketch"
+    nets, both, run = tmp_path / "nets.safetensors", tmp_path / "both.sketch", tmp_path / "run"
+    assert epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", first, *SIZES) == pytest.approx(1.0)
+    epsilon_of(cli, "synthesize", first, "--out", run, "--features-out", nets, *OPEN, *NETWORKS)
+    total = epsilon_of(cli, "sketch", photos, "--after", first, "--features", nets, "--epsilon", "1", "--out", second)
+    assert 1.4 < total < 1.5
+    more = some_photos(tmp_path / "more", 1)
+    assert epsilon_of(cli, "sketch", *SIZES, more, "--epsilon=2", "--out", other) == pytest.approx(2.0)
+    assert epsilon_of(cli, "sketch", "merge", first, other, "--out", both) == pytest.approx(2.0)
+    assert epsilon_of(cli, "synthesize", both, "--out", tmp_path / "model", *OPEN) == pytest.approx(2.0)
+    for folder in (first, second, both, run, tmp_path / "model"):
+        assert cli("verify", folder)[0] == 0
+    assert cli("export", second, "--out", tmp_path / "shared")[0] == 0
+    assert cli("sample", run, "-n", "4", "--out", tmp_path / "images")[0] == 0
+    assert (
+        cli("synthesize", tmp_path / "shared", "--per-class", "2", "--steps", "2", "--out", tmp_path / "x.npz")[0] == 0
+    )
+
+
+def test_merging_prints_what_it_assumes(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    other = some_photos(tmp_path / "more", 1)
+    for name, source in (("a", photos), ("b", other)):
+        epsilon_of(cli, "sketch", source, "--epsilon", "1", "--out", tmp_path / name, *SIZES)
+    code, _, err = cli("sketch", "merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "c")
+    assert code == 0
+    assert "nobody is in two of them" in err
+    assert "--epsilon" not in err
+
+
+def test_a_stored_plan_is_what_a_sketch_spends(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    words = ["--method", "sketch", "--rounds", "1", *SIZES, "--epsilon", "3", "--out", plan]
+    assert cli("plan", photos, *words)[0] == 0
+    out = tmp_path / "a"
+    assert epsilon_of(cli, "sketch", photos, "--plan", plan, "--out", out) == pytest.approx(3.0)
+    assert epsilon_of(cli, "sketch", photos, "--resume", "--out", out) == pytest.approx(3.0)
+    code, _, err = cli("sketch", photos, "--plan", plan, "--epsilon", "1", "--out", tmp_path / "b")
+    assert code == 2
+    assert "other values for epsilon" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--epsilon", "1", "--steps", "3"], "veilset synthesize"),
+        (["--epsilon", "1", "--rounds", "2"], "options of a sketch"),
+        (["more", "--epsilon", "1"], "one collection of images"),
+        (["--epsilon", "1", "--after", "x"], "--after together with --features"),
+        ([], "an epsilon"),
+        (["--epsilon", "1", "--networks"], "a value after --networks"),
+        (["--epsilon", "1", "--after", "nowhere", "--features", "nowhere"], "finished release"),
+    ],
+)
+def test_what_is_typed_wrongly_is_told(
+    words: list[str], complaint: str, cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    code, _, err = cli("sketch", photos, *words, "--out", tmp_path / "out")
+    assert code == 2
+    assert complaint in err
+    assert not (tmp_path / "out" / "release").exists()
+
+
+def test_merge_takes_sketches_and_nothing_else(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    for words in (["a", "b", "--epsilon", "1"], ["a", "b", "--networks", "2"], ["a"], [photos, photos]):
+        assert cli("sketch", "merge", *words, "--out", tmp_path / "c")[0] == 2
+    assert not (tmp_path / "c").exists()
+
+
+def test_settings_of_the_sketch_cannot_be_changed_afterwards(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", tmp_path / "a", *SIZES)
+    code, _, err = cli("synthesize", tmp_path / "a", "--out", tmp_path / "run", "--networks", "3")
+    assert code == 2
+    assert "settled when the sketch was measured" in err
+    code, _, err = cli(
+        "synthesize", tmp_path / "a", "--out", tmp_path / "run", "--per-class", "1", "--features-out", tmp_path / "x"
+    )
+    assert code == 2
+    assert not (tmp_path / "run").exists()
