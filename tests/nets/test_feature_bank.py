@@ -131,7 +131,9 @@ def test_soft_features_are_the_exact_ones_up_to_rounding_and_have_gradients(chan
     images, bank = images_of(spec)[:-2].requires_grad_(), bank_of(spec, width=16)
     which = torch.tensor([2, 0])
     soft = bank.soft(images, which)
-    assert float(F.cosine_similarity(soft.detach().double(), bank.exact(images.detach())[:, which], dim=-1).min()) > 0.99
+    assert (
+        float(F.cosine_similarity(soft.detach().double(), bank.exact(images.detach())[:, which], dim=-1).min()) > 0.99
+    )
     soft.square().mean().backward()
     assert images.grad is not None
     assert float(images.grad.abs().sum()) > 0
