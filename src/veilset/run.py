@@ -16,7 +16,7 @@ from veilset.artifact import Privacy, model_bytes, privacy_bytes, write_release
 from veilset.budget import DatasetBudget
 from veilset.card import model_card
 from veilset.data.pictures import sample_grid
-from veilset.data.spec import ImageSet, Source
+from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
 from veilset.methods.base import FitContext, Progress, get_method, make_config
@@ -44,11 +44,11 @@ def reserve(plan: Plan, images_path: Path | None) -> Plan:
     return replace(plan, reservation=name)
 
 
-def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> None:
+def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
     """Stops before anything is written: wrong images for the plan, or a published epsilon on private data."""
     if plan.facts.spec != images.spec:
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
-    if plan.facts.unit is Unit.USER and images.users is None:
+    if plan.facts.unit is Unit.USER and images.user_numbers() is None:
         raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
     budget_of(images.source)  # refuses a benchmark that has a budget
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
@@ -62,7 +62,7 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
 
 
 def execute(
-    images: ImageSet,
+    images: Images,
     plan: Plan,
     path: Path,
     *,
@@ -101,7 +101,7 @@ def execute(
 
 
 def resume(
-    images: ImageSet,
+    images: Images,
     path: Path,
     *,
     device: torch.device | str = "cpu",
@@ -127,7 +127,7 @@ def resume(
 
 
 def _run(
-    images: ImageSet,
+    images: Images,
     plan: Plan,
     folder: RunFolder,
     door: Door,
@@ -149,6 +149,9 @@ def _run(
     )
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:
+        folder.note_training_images(images, context.progress)
+        if not getattr(method, "streams", False):
+            images = images.in_memory()
         with seals_kept():
             module = method.fit(make_config(method, plan.config), images, context)
             door.ledger.close()
@@ -170,7 +173,7 @@ def _write(
     plan: Plan,
     module: nn.Module,
     ledger: PrivacyLedger,
-    images: ImageSet,
+    images: Images,
     budget: DatasetBudget | None,
 ) -> None:
     benchmark = images.source.benchmark
@@ -218,7 +221,7 @@ def _first_classes(names: tuple[str, ...]) -> dict[str, float]:
     return dict.fromkeys(names[:20], 1.0)
 
 
-def _path_of(images: ImageSet) -> Path | None:
+def _path_of(images: Images) -> Path | None:
     return Path(images.source.path) if images.source.path and images.source.benchmark is None else None
 
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.spec import Images, ImageSpec
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
 from veilset.engines.trained_features import train_bank
@@ -111,6 +111,7 @@ class Sketch:
     assumptions: ClassVar[tuple[str, ...]] = (
         "the networks come from a public seed or were trained on this run's own synthetic images, never on the data",
     )
+    streams: ClassVar[bool] = True
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "fast": {},
@@ -174,7 +175,7 @@ class Sketch:
             spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
         )
 
-    def fit(self, config: SketchConfig, images: ImageSet, context: FitContext) -> UpsamplingGenerator:
+    def fit(self, config: SketchConfig, images: Images, context: FitContext) -> UpsamplingGenerator:
         rounds: list[Round] = []
         generator = None
         for number in range(config.rounds):
@@ -211,7 +212,7 @@ class Sketch:
         return bank_from(kept).to(context.device)
 
     def _released(
-        self, config: SketchConfig, images: ImageSet, bank: FeatureBank, number: int, context: FitContext
+        self, config: SketchConfig, images: Images, bank: FeatureBank, number: int, context: FitContext
     ) -> Tensor:
         kept = context.checkpoints.load(f"round {number}")
         if kept is not None:
