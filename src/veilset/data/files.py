@@ -107,7 +107,10 @@ class FileCollection:
         return target
 
     def _headers(self) -> Iterator[tuple[str, Header]]:
+        done = 0
         for found in self._read_ahead(_attempt_headers, GROUP):
+            done += len(found)
+            self.options.report(done, len(self))
             for entry, header in found:
                 if isinstance(header, Header):
                     yield entry.id, header

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -33,6 +34,7 @@ class Listing:
         with untrusted("room for a temporary file", "the list of images", "Free some space, or set TMPDIR."):
             # Passes may run in another thread than the one that opened the collection, never in two at a time.
             self._table = sqlite3.connect("", check_same_thread=False)
+            weakref.finalize(self, self._table.close)
             self._table.execute("PRAGMA journal_mode = OFF")
             self._table.execute(
                 "CREATE TABLE files (key BLOB PRIMARY KEY, path BLOB, label INT, id BLOB, user BLOB) WITHOUT ROWID"

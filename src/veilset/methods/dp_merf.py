@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.feature_sums import sum_by_label
@@ -143,10 +144,11 @@ class DpMerf:
             * config.frequencies
             * (facts.declared_size + 6 * config.steps * config.images_per_step)
         )
+        held = min(facts.declared_size * facts.spec.num_values, IN_MEMORY)
         return Forecast(
             signal_to_noise=signal / noise,
             seconds=5 + 2 * work / 2e10,
-            megabytes=(facts.declared_size * facts.spec.num_values + 64 * 500 * config.frequencies) / 1e6 + 300,
+            megabytes=(held + 64 * 500 * config.frequencies) / 1e6 + 300,
             released=f"one noisy sum of {2 * config.frequencies} bounded features{count} for each class; {change} one "
             f"{facts.unit} moves it by at most {sensitivity:.4g}",
         )

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
@@ -164,7 +165,7 @@ class Sketch:
         return Forecast(
             signal_to_noise=signal / noise,
             seconds=10 + 2 * work * images / 4e10,
-            megabytes=(facts.declared_size * spec.num_values + 64 * ROW_VALUES) / 1e6 + 300,
+            megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6 + 300,
             released=f"{config.rounds} noisy sum(s) of {numbers} bounded features and a count for each class; "
             f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves one by at most "
             f"{sensitivity:.4g}",
