@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from veilset.data import LazyImages, files, lazy, load, stream
+from veilset.data.fitting import Target
+from veilset.data.listing import Entry
 from veilset.data.pipeline import WORKERS
 from veilset.data.spec import ImageSet
 from veilset.errors import DataError
@@ -126,6 +128,8 @@ def test_a_folder_that_changes_between_passes_is_an_error_before_the_pass_ends(t
         write_image(tmp_path / "dog" / "1.png", pattern(9, 9))
     with pytest.raises(DataError, match="changed while it was being read"):
         list(images.batches(2))
+    with pytest.raises(DataError, match="changed while it was being read"):
+        images.in_memory()
 
 
 def test_an_archive_that_changes_between_passes_is_an_error(tmp_path: Path) -> None:
@@ -158,22 +162,23 @@ def test_strict_reading_stops_at_a_broken_file_and_images_of_which_none_decodes_
         list(opened(tmp_path, strict=True).batches(2))
 
 
-def test_images_are_let_go_as_soon_as_they_were_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_and_names_are_let_go_as_soon_as_they_were_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class_folder(tmp_path, 30)
-    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
-    decoded, most = files._decoded, 0
+    pictures: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    entries: weakref.WeakSet[Entry] = weakref.WeakSet()
+    decoded = files._decoded
 
-    def watched(*arguments: Any) -> Any:
-        group, pixels, errors = decoded(*arguments)
-        alive.add(pixels)
-        return group, pixels, errors
+    def watched(group: list[Entry], target: Target) -> Any:
+        result = decoded(group, target)
+        entries.update(group)
+        pictures.add(result[1])
+        return result
 
     monkeypatch.setattr(files, "_decoded", watched)
-    batches = 0
-    for _ in opened(tmp_path).batches(2):
-        most, batches = max(most, len(alive)), batches + 1
-    assert batches == 30
-    assert 1 <= most <= WORKERS + 2
+    alive = [(len(pictures), len(entries)) for _ in opened(tmp_path).batches(2)]
+    assert len(alive) == 30
+    assert 1 <= max(batches for batches, _ in alive) <= WORKERS + 2
+    assert 2 <= max(names for _, names in alive) <= 2 * (WORKERS + 2) + 1
 
 
 def test_a_pass_over_an_archive_takes_the_memory_of_a_batch_whatever_its_size(tmp_path: Path) -> None:

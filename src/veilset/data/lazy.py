@@ -67,7 +67,9 @@ class LazyImages:
         return self.users
 
     def in_memory(self) -> ImageSet:
-        return self.read_all()
+        images = self.read_all()
+        self.check_unchanged()
+        return images
 
     def batches(self, size: int) -> Iterator[Batch]:
         """As `ImageSet.batches`: the same records in the same order in every pass.
