@@ -54,20 +54,20 @@ def main() -> None:
 
 
 def record(kind: str, number: int, options: argparse.Namespace) -> None:
-    """Makes the images, measures one fit and removes the images."""
+    """Makes the images, measures one fit and removes the images, last: a million files take minutes to remove."""
     with tempfile.TemporaryDirectory(prefix="veilset-memory-") as place:
         started = time.perf_counter()
         images = MAKERS[kind](Path(place), number)
         print(f"made {number} images as {kind} in {time.perf_counter() - started:.0f} s", flush=True)
         found = measured(images, load=options.load)
-    how = "read from" if options.load else "left in"
-    results.append(
-        options.results, method="sketch", dataset=f"generated {SIDE}x{SIDE}", accounting="proven",
-        claim=found["claim"], epsilon_target=EPSILON,
-        protocol=f"{number} images {how} {WORDS[kind]}, one fit",
-        settings=SETTINGS, metric="peak-memory-mb", values=[found["megabytes"]], seeds=[0], seconds=found["seconds"],
-        device=results.device_name(torch.device("cpu")), commit=options.commit,
-    )  # fmt: skip
+        how = "read from" if options.load else "left in"
+        results.append(
+            options.results, method="sketch", dataset=f"generated {SIDE}x{SIDE}", accounting="proven",
+            claim=found["claim"], epsilon_target=EPSILON,
+            protocol=f"{number} images {how} {WORDS[kind]}, one fit",
+            settings=SETTINGS, metric="peak-memory-mb", values=[found["megabytes"]], seeds=[0],
+            seconds=found["seconds"], device=results.device_name(torch.device("cpu")), commit=options.commit,
+        )  # fmt: skip
 
 
 def measured(images: Path, *, load: bool) -> dict[str, Any]:
