@@ -53,7 +53,7 @@ def test_a_sketch_is_one_release_and_no_generator_is_trained(tmp_path: Path, dra
         SketchGoal(), images, sketch_plan(images), tmp_path / "a", progress=lambda *event: said.append(event)
     )
     assert drawn["releases"] == 1
-    assert {message for message, *_ in said} == {"measuring, round 1"}
+    assert {message for message, *_ in said} == {"hashing the images", "measuring, round 1"}
 
 
 def test_without_noise_the_sums_count_the_images_of_each_class(tmp_path: Path) -> None:

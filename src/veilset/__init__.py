@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from veilset.api import fit, plan
-from veilset.data import ImageSet, ImageSpec, load
+from veilset.data import ImageSet, ImageSpec, load, stream
 from veilset.errors import VeilsetError
 from veilset.methods.base import all_methods
 from veilset.model import Model, from_pretrained
@@ -20,4 +20,5 @@ __all__ = [
     "from_pretrained",
     "load",
     "plan",
+    "stream",
 ]

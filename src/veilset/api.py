@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from veilset.data import suggest_declared_size
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.spec import Images, ImageSpec
 from veilset.errors import ConfigError
 from veilset.methods.base import Progress, PublicFacts, nearest
 from veilset.methods.plan import Accounting, Plan, make_plan
@@ -49,7 +49,7 @@ def plan(
     return make_plan(method, facts, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings, seed=seed)
 
 
-def plan_for(images: ImageSet, *, declared_size: int | None = None, **options: Any) -> Plan:
+def plan_for(images: Images, *, declared_size: int | None = None, **options: Any) -> Plan:
     """`plan` for images at hand; without a declared size, their number is rounded and thereby declared."""
     if declared_size is None:
         declared_size = suggest_declared_size(len(images))
@@ -57,7 +57,7 @@ def plan_for(images: ImageSet, *, declared_size: int | None = None, **options: A
 
 
 def fit(
-    images: ImageSet,
+    images: Images,
     *,
     method: str,
     epsilon: float | None = None,

@@ -13,7 +13,7 @@ import veilset
 from veilset.artifact import Privacy, model_bytes, privacy_bytes
 from veilset.card import model_card
 from veilset.data.pictures import sample_grid
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.spec import Images, ImageSpec
 from veilset.methods.base import FitContext, get_method, layout_of, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model, from_pretrained
@@ -48,7 +48,7 @@ class Goal(Protocol[Made, Loaded]):
 
     kind: str
 
-    def work(self, plan: Plan, images: ImageSet, context: FitContext) -> Made:
+    def work(self, plan: Plan, images: Images, context: FitContext) -> Made:
         """Vault work and releases through the context's door."""
 
     def files(self, folder: RunFolder, plan: Plan, made: Made, ledger: PrivacyLedger, terms: Terms) -> dict[str, bytes]:
@@ -63,7 +63,7 @@ class ModelGoal:
 
     kind = "model"
 
-    def work(self, plan: Plan, images: ImageSet, context: FitContext) -> nn.Module:
+    def work(self, plan: Plan, images: Images, context: FitContext) -> nn.Module:
         method = get_method(plan.method)
         return method.fit(make_config(method, plan.config), images, context)
 

@@ -12,7 +12,7 @@ import torch
 
 from veilset.artifact import write_release
 from veilset.budget import DatasetBudget
-from veilset.data.spec import ImageSet, Source
+from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
@@ -41,11 +41,11 @@ def reserve(plan: Plan, images_path: Path | None) -> Plan:
     return replace(plan, reservation=name)
 
 
-def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> None:
+def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
     """Stops before anything is written: wrong images for the plan, or a published epsilon on private data."""
     if plan.facts.spec != images.spec:
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
-    if plan.facts.unit is Unit.USER and images.users is None:
+    if plan.facts.unit is Unit.USER and images.user_numbers() is None:
         raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
     budget_of(images.source)  # refuses a benchmark that has a budget
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
@@ -58,14 +58,14 @@ def check_allowed(plan: Plan, images: ImageSet, *, allow_published: bool) -> Non
         )
 
 
-def execute(images: ImageSet, plan: Plan, path: Path, **options: Any) -> Model:
+def execute(images: Images, plan: Plan, path: Path, **options: Any) -> Model:
     """Fits the method of a plan into a new folder; for the options see `execute_for`."""
     return execute_for(ModelGoal(), images, plan, path, **options)
 
 
 def execute_for(
     goal: Goal[Made, Loaded],
-    images: ImageSet,
+    images: Images,
     plan: Plan,
     path: Path,
     *,
@@ -103,14 +103,14 @@ def execute_for(
     return _run(goal, images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
 
-def resume(images: ImageSet, path: Path, **options: Any) -> Model:
+def resume(images: Images, path: Path, **options: Any) -> Model:
     """Continues an interrupted fit; for the options see `resume_for`."""
     return resume_for(ModelGoal(), images, path, **options)
 
 
 def resume_for(
     goal: Goal[Made, Loaded],
-    images: ImageSet,
+    images: Images,
     path: Path,
     *,
     device: torch.device | str = "cpu",
@@ -139,7 +139,7 @@ def resume_for(
 
 def _run(
     goal: Goal[Made, Loaded],
-    images: ImageSet,
+    images: Images,
     plan: Plan,
     folder: RunFolder,
     door: Door,
@@ -161,6 +161,9 @@ def _run(
     )
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:
+        folder.note_training_images(images, context.progress)
+        if not getattr(get_method(plan.method), "streams", False):
+            images = images.in_memory()
         with seals_kept():
             made = goal.work(plan, images, context)
             door.ledger.close()
@@ -178,7 +181,7 @@ def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> N
         budget.settle(plan.reservation, record.spent)
 
 
-def _terms(plan: Plan, images: ImageSet, budget: DatasetBudget | None) -> Terms:
+def _terms(plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
     untracked = () if benchmark else (UNTRACKED if budget is None else BEFORE_BUDGET,)
     assumptions = (*get_method(plan.method).assumptions, *untracked)
@@ -191,7 +194,7 @@ def _stamps(plan: Plan, benchmark: str | None) -> tuple[str, ...]:
     return ("published accounting on private data, by override",) if plan.accounting == "published" else ()
 
 
-def _path_of(images: ImageSet) -> Path | None:
+def _path_of(images: Images) -> Path | None:
     return Path(images.source.path) if images.source.path and images.source.benchmark is None else None
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from veilset.budget import DatasetBudget
 from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints
-from veilset.data.spec import ImageSet
+from veilset.data.spec import Images
 from veilset.errors import RunError
 from veilset.files import read_json, require_empty, write_atomically
 from veilset.methods.base import Progress
@@ -43,7 +43,7 @@ class RunFolder:
         self.plan_path = self.vault / "plan.json"
 
     @classmethod
-    def create(cls, path: Path, plan: Plan, images: ImageSet, budget: DatasetBudget | None) -> RunFolder:
+    def create(cls, path: Path, plan: Plan, images: Images, budget: DatasetBudget | None) -> RunFolder:
         require_empty(path)
         folder = cls(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
@@ -51,8 +51,6 @@ class RunFolder:
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
         note = json.dumps(_identity(images, budget)).encode()
         write_atomically(folder.vault / "images.json", note, mode=0o600)
-        key = NoiseSource().key_bytes(KEY_BYTES)
-        write_atomically(folder.vault / FINGERPRINTS, key + fingerprints(images, key).tobytes(), mode=0o600)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
 
@@ -124,12 +122,22 @@ class RunFolder:
     def _checkpoint(self, name: str) -> Path:
         return self.vault / "checkpoints" / f"{name}.safetensors"
 
-    def check_same_images(self, images: ImageSet, budget: DatasetBudget | None) -> None:
+    def check_same_images(self, images: Images, budget: DatasetBudget | None) -> None:
         known = read_json(self.vault / "images.json", "the note of this run's images")
         if known != _identity(images, budget):
             raise RunError("the images this run was started on", "others", f"Resume it with {known.get('images')}.")
 
-    def count_training_images(self, images: ImageSet) -> int | None:
+    def note_training_images(self, images: Images, progress: Progress) -> None:
+        """Keeps keyed hashes of the images; a pass of its own, and once, also if the run is resumed."""
+        path, told = self.vault / FINGERPRINTS, images.warnings
+        if not path.is_file():
+            key = NoiseSource().key_bytes(KEY_BYTES)
+            hashes = fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
+            write_atomically(path, b"".join([key, hashes.data]), mode=0o600)
+        if new := [warning for warning in images.warnings if warning not in told]:
+            self.log(event="read", warnings=new)  # images on disk turn out to be damaged when they are first read
+
+    def count_training_images(self, images: Images) -> int | None:
         """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""
         path = self.vault / FINGERPRINTS
         if not path.is_file():
@@ -149,7 +157,7 @@ class RunFolder:
         return path.read_bytes()
 
 
-def _identity(images: ImageSet, budget: DatasetBudget | None) -> dict[str, str | None]:
+def _identity(images: Images, budget: DatasetBudget | None) -> dict[str, str | None]:
     """A data set is known by its budget's id; without one only its place can be compared."""
     if budget is not None:
         return {"images": f"the data set with budget {budget.identity}"}

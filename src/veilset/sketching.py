@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from veilset.artifact import Privacy, read_release, write_release
-from veilset.data.spec import ImageSet
+from veilset.data.spec import Images
 from veilset.errors import ConfigError
 from veilset.files import write_atomically
 from veilset.goals import Terms
@@ -130,7 +130,7 @@ class SketchGoal:
             write_release(folder.vault / BEFORE, read_release(self.before.folder))
             folder.save(f"networks {self.number}", self.bank.state_dict())
 
-    def work(self, plan: Plan, images: ImageSet, context: FitContext) -> Round:
+    def work(self, plan: Plan, images: Images, context: FitContext) -> Round:
         config = _config(plan)
         bank = self.bank or METHOD.layout(config).random_bank(plan.facts.spec)
         sums = measure(config, images, bank, self.number, context.noise_multiplier, context)
@@ -164,13 +164,13 @@ class SketchGoal:
         return combined(parts, [before.claim], assumptions=assumptions, stamps=terms.stamps)
 
 
-def execute_sketch(goal: SketchGoal, images: ImageSet, plan: Plan, path: Path, **options: Any) -> SketchRelease:
+def execute_sketch(goal: SketchGoal, images: Images, plan: Plan, path: Path, **options: Any) -> SketchRelease:
     """Measures into a new folder; for the options see `run.execute_for`."""
     goal.check(plan)
     return execute_for(goal, images, plan, path, prepare=goal.prepare, **options)
 
 
-def resume_sketch(images: ImageSet, path: Path, **options: Any) -> SketchRelease:
+def resume_sketch(images: Images, path: Path, **options: Any) -> SketchRelease:
     """Continues an interrupted measurement: free until its noise was drawn, never drawn twice."""
     return resume_for(SketchGoal.resumed(RunFolder.open(path)), images, path, **options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from contract.cases import make_images
 
 import veilset
 from veilset.data.fingerprints import count_known, fingerprints
+
+from .helpers import class_folder
 
 KEY, OTHER_KEY = b"a" * 32, b"b" * 32
 
@@ -60,3 +63,13 @@ def test_mnist_shares_no_image_between_its_parts_and_is_hashed_within_seconds() 
     assert count_known(test, known, KEY) == 0
     assert time.process_time() - started < 5
     assert known.nbytes <= 8 * 60_000
+
+
+def test_images_on_disk_have_the_fingerprints_they_have_in_memory(tmp_path: Path) -> None:
+    folder = class_folder(tmp_path, 5)
+    (folder / "cat" / "broken.png").write_bytes(b"")
+    on_disk, seen = veilset.data.stream(folder, in_memory=0), []
+    known = fingerprints(on_disk, KEY, lambda done, total: seen.append((done, total)))
+    assert np.array_equal(known, fingerprints(veilset.load(folder), KEY))
+    assert len(known) == count_known(on_disk, known, KEY) == 10
+    assert seen == [(11, 11)]

@@ -40,10 +40,10 @@ from veilset.cli.options import (
     UnitOf,
     check_agrees,
     method_options,
+    open_images,
     parse_mix,
     parse_names,
     parse_size,
-    read_images,
 )  # fmt: skip
 from veilset.cli.plans import describe, resumable
 from veilset.cli.sketch import sketch, synthesize
@@ -154,7 +154,7 @@ def fit(
     if stored is not None:
         check_agrees(stored, context)
     with Show(quiet) as show, resumable():
-        images = read_images(
+        images = open_images(
             source, show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
             strict=strict, benchmark=benchmark,
         )  # fmt: skip

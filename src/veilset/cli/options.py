@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from veilset.console import Show
-from veilset.data import KNOWN_NAMES, ImageSet, load
+from veilset.data import KNOWN_NAMES, Images, ImageSet, load, stream
 from veilset.errors import ConfigError
 from veilset.methods.base import get_method, make_config
 from veilset.methods.plan import Accounting, Plan
 
+Opened = TypeVar("Opened", bound=Images)
 HELP_LINE = "`veilset methods NAME` lists a method's options."
 METHOD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of commands that also take a method's own options."""
@@ -57,11 +58,18 @@ def read_images(
     source: str, show: Show, *, size: str | None, class_names: list[str] | None = None, **options: Any
 ) -> ImageSet:
     """Loads images with progress; the owner's warnings are shown, the first few of them."""
+    return _opened_with(load, source, show, size=parse_size(size), class_names=class_names, **options)
 
-    def progress(done: int, total: int) -> None:
-        show.progress("reading images", done, total)
 
-    images = load(source, size=parse_size(size), class_names=class_names, progress=progress, **options)
+def open_images(
+    source: str, show: Show, *, size: str | None, class_names: list[str] | None = None, **options: Any
+) -> Images:
+    """As `read_images`, but a large collection stays on disk, for methods that only pass over it."""
+    return _opened_with(stream, source, show, size=parse_size(size), class_names=class_names, **options)
+
+
+def _opened_with(reader: Callable[..., Opened], source: str, show: Show, **options: Any) -> Opened:
+    images = reader(source, progress=lambda done, total: show.progress("reading images", done, total), **options)
     for warning in images.warnings[:5]:
         show.warn(warning)
     if len(images.warnings) > 5:

@@ -27,14 +27,14 @@ from veilset.cli.options import (
     UnitOf,
     check_agrees,
     method_options,
+    open_images,
     parse_names,
-    read_images,
     split_words,
     typed,
 )
 from veilset.cli.plans import describe, resumable
 from veilset.console import Show, result
-from veilset.data import ImageSet
+from veilset.data import Images
 from veilset.errors import ConfigError
 from veilset.merging import merge
 from veilset.methods.plan import Plan
@@ -75,7 +75,7 @@ def sketch(
         check_agrees(stored, context, options)
     goal = SketchGoal() if resume else _goal(after, features)
     with Show(quiet) as show, resumable():
-        images = read_images(
+        images = open_images(
             plain[0], show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
             strict=strict, benchmark=benchmark,
         )  # fmt: skip
@@ -121,7 +121,7 @@ def _goal(after: Path | None, features: Path | None) -> SketchGoal:
     return SketchGoal() if after is None or features is None else SketchGoal.after(after, features)
 
 
-def _planned(context: typer.Context, goal: SketchGoal, images: ImageSet, options: dict[str, str]) -> Plan:
+def _planned(context: typer.Context, goal: SketchGoal, images: Images, options: dict[str, str]) -> Plan:
     """A plan from the command line; a further round is on the terms of the first where nothing else is typed."""
     names = ("epsilon", "delta", "adjacency", "unit", "images_per_user", "declared_size", "accounting")
     terms = {name: context.params[name] for name in names}

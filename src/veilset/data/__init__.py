@@ -2,9 +2,10 @@
 
 from veilset.data.declared import suggest_declared_size
 from veilset.data.known import KNOWN
-from veilset.data.load import inspect, load
+from veilset.data.lazy import LazyImages
+from veilset.data.load import inspect, load, stream
 from veilset.data.shards import assign_shards, record_ids
-from veilset.data.spec import ImageSet, ImageSpec, Source, to_bytes, to_unit_range
+from veilset.data.spec import Images, ImageSet, ImageSpec, Source, to_bytes, to_unit_range
 from veilset.data.write import write_folder, write_npz
 
 KNOWN_NAMES = tuple(KNOWN)
@@ -14,11 +15,14 @@ __all__ = [
     "KNOWN_NAMES",
     "ImageSet",
     "ImageSpec",
+    "Images",
+    "LazyImages",
     "Source",
     "assign_shards",
     "inspect",
     "load",
     "record_ids",
+    "stream",
     "suggest_declared_size",
     "to_bytes",
     "to_unit_range",

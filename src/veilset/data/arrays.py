@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 from veilset.data.fitting import Header, Target, array_to_image, fit_image, resolve_target
-from veilset.data.labels import check_lengths, repeated_ids, resolve_labels, text_column
+from veilset.data.labels import check_lengths, number_users, repeated_ids, resolve_labels, text_column
+from veilset.data.lazy import LazyImages
 from veilset.data.options import ReadOptions
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.spec import Batch, ImageSet, ImageSpec
 from veilset.data.untrusted import untrusted
 from veilset.errors import DataError
 
@@ -28,9 +30,20 @@ class ArrayColumns:
     shape: tuple[int, ...]
     read_images: Callable[[], Any]
     labels: Any
-    ids: Any = None
-    users: Any = None
+    read_ids: Callable[[], Any] | None = None
+    read_users: Callable[[], Any] | None = None
     class_names: tuple[str, ...] | None = None
+    chunks: Chunks | None = None
+    """Where the arrays can be read piece by piece."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """The same columns as iterators over pieces of a given number of records."""
+
+    images: Callable[[int], Iterator[np.ndarray]]
+    users: Callable[[int], Iterator[np.ndarray]] | None
+    check_unchanged: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -50,19 +63,47 @@ class ArrayCollection:
         target = self._target()
         labels, names = self._labels()
         spec = self._spec(target, names)
-        given, stored = self.options, self.columns
-        ids = text_column(stored.ids if given.ids is None else given.ids, "ids")
-        users = text_column(stored.users if given.users is None else given.users, "users")
-        check_lengths(len(self), (("ids", ids), ("users", users)))
+        ids = self._column(self.options.ids, self.columns.read_ids, "ids")
         return ImageSet(
             spec=spec,
             pixels=self._pixels(target),
             labels=labels,
             ids=ids,
-            users=users,
-            source=given.source,
+            users=self._column(self.options.users, self.columns.read_users, "users"),
+            source=self.options.source,
             warnings=repeated_ids(ids),
         )
+
+    def stream(self) -> LazyImages | None:
+        """The same records, read when they are asked for; None where that is not possible."""
+        chunks = self.columns.chunks
+        if chunks is None:
+            return None
+        target = self._target()
+        labels, names = self._labels()
+        return LazyImages(
+            spec=self._spec(target, names),
+            records=len(self),
+            read_batches=partial(_batches, chunks, target, labels.to(torch.int32)),
+            read_all=self.read,
+            users=self._user_numbers(chunks),
+            check_unchanged=chunks.check_unchanged,
+            source=self.options.source,
+        )
+
+    def _user_numbers(self, chunks: Chunks) -> np.ndarray | None:
+        if self.options.users is not None or chunks.users is None:
+            users: Iterable[str] | None = text_column(self.options.users, "users")
+        else:
+            users = (user for part in chunks.users(_CHUNK) for user in text_column(part, "users") or ())
+        numbers = None if users is None else number_users(users)
+        check_lengths(len(self), (("users", numbers),))
+        return numbers
+
+    def _column(self, given: Any, stored: Callable[[], Any] | None, name: str) -> tuple[str, ...] | None:
+        column = text_column(given if given is not None or stored is None else stored(), name)
+        check_lengths(len(self), ((name, column),))
+        return column
 
     def _target(self) -> Target:
         target = resolve_target([("the array", header_of_shape(self.columns.shape))], self.options)
@@ -86,6 +127,16 @@ class ArrayCollection:
                 pixels.numpy()[rows] = _fitted(channels_first(to_uint8(images[rows])), target)
             self.options.report(rows.stop, len(self))
         return pixels
+
+
+def _batches(chunks: Chunks, target: Target, labels: Tensor, size: int) -> Iterator[Batch]:
+    done = 0
+    for part in chunks.images(size):
+        with untrusted("an array of pixels", type(part).__name__, "Convert it to a plain array."):
+            pixels = torch.from_numpy(np.array(_fitted(channels_first(to_uint8(part)), target)))
+        rows = slice(done, done + len(pixels))
+        yield pixels, labels[rows].to(torch.int64), torch.ones(len(pixels), dtype=torch.bool)
+        done += len(pixels)
 
 
 def header_of_shape(shape: tuple[int, ...]) -> Header:

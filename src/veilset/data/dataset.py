@@ -54,6 +54,9 @@ class DatasetCollection:
             warnings=repeated_ids(ids),
         )
 
+    def stream(self) -> None:
+        """Items may be anything, so their common shape is known only when all have been read."""
+
     def _item(self, index: int) -> tuple[Image.Image, Any]:
         """One item as an "L" or "RGB" image and a plain label."""
         name = f"item {index}"

@@ -45,6 +45,18 @@ _TRANSPOSE = {
 }
 
 
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Pillow warns about odd metadata, which is ignored here anyway, and about bombs, which are an error here.
+
+    Filters of warnings belong to the whole process, so the one thread that waits for decoders sets them, never the
+    decoders: threads that set and restore them in turn could leave them in any state.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.|veilset\.data\.")
+        yield
+
+
 def read_header(path: Path) -> Header:
     """The shape the file will decode to, without decoding it."""
     with _opened(path) as image:
@@ -63,9 +75,7 @@ def decode(path: Path, target: Target) -> np.ndarray:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    with untrusted("a PNG or JPEG image", str(path), _TODO), warnings.catch_warnings():
-        # Pillow warns about odd metadata, which is ignored here anyway, and about bombs, which are an error here.
-        warnings.simplefilter("ignore")
+    with untrusted("a PNG or JPEG image", str(path), _TODO):
         if not path.is_file():  # a pipe or a device would block for ever
             raise DataError("a PNG or JPEG image", f"{path} is missing or not a regular file", _TODO)
         with path.open("rb") as file, Image.open(file, formats=("PNG", "JPEG")) as image:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
 import torch
 
-from veilset.data.decode import decode, read_header
+from veilset.data.decode import decode, quiet_pillow, read_header
 from veilset.data.fitting import Header, Target, resolve_target
-from veilset.data.labels import repeated_ids
+from veilset.data.labels import number_users, repeated_ids_warning
+from veilset.data.lazy import LazyImages, Notes, changed
+from veilset.data.listing import Entry, FilesState, Listing
 from veilset.data.options import ReadOptions
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.pipeline import grouped, in_order
+from veilset.data.spec import Batch, ImageSet, ImageSpec
 from veilset.errors import DataError
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class Entry:
-    """One record before it is read."""
-
-    path: Path
-    label: int
-    id: str
-    user: str | None = None
+GROUP = 250
+"""Files that one thread reads in a row."""
 
 
 @dataclass(frozen=True)
@@ -35,82 +34,122 @@ class FileCollection:
     picture must not decide whether the run goes ahead.
     """
 
-    entries: Sequence[Entry]
+    entries: Listing
     class_names: tuple[str, ...]
     options: ReadOptions
-    warnings: tuple[str, ...] = ()
+    walk: Callable[[], Iterable[Path]]
+    """All files that are there now, in any order."""
+    has_users: bool = False
+    notes: Notes = field(default_factory=Notes)
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def spec(self) -> ImageSpec:
-        return self._spec(self._target(self._headers()))
-
-    def read(self) -> ImageSet:
-        headers = self._headers()
-        target = self._target(headers)
-        pixels = torch.zeros((len(self), target.channels, target.height, target.width), dtype=torch.uint8)
-        valid = torch.zeros(len(self), dtype=torch.bool)
-        warnings = list(self.warnings)
-        for row, entry in enumerate(self.entries):
-            image = self._decoded(entry, headers[row], target)
-            if isinstance(image, DataError):
-                warnings.append(f"{entry.id}: kept as an empty record ({image.found})")
-            else:
-                pixels.numpy()[row] = image
-                valid[row] = True
-            self.options.report(row + 1, len(self))
-        if not valid.any():
-            raise _nothing_decodes(self.entries[0])
-        return self._image_set(target, pixels, valid, warnings)
-
-    def _headers(self) -> list[Header | DataError]:
-        headers = [_attempt_header(entry) for entry in self.entries]
-        if self.options.strict:
-            for header in headers:
-                if isinstance(header, DataError):
-                    raise header
-        return headers
-
-    def _target(self, headers: list[Header | DataError]) -> Target:
-        readable = [
-            (entry.id, header)
-            for entry, header in zip(self.entries, headers, strict=True)
-            if isinstance(header, Header)
-        ]
-        target = resolve_target(readable, self.options)
-        if target is None:
-            raise _nothing_decodes(self.entries[0])
-        return target
-
-    def _decoded(self, entry: Entry, header: Header | DataError, target: Target) -> np.ndarray | DataError:
-        if isinstance(header, DataError):
-            return header
-        try:
-            return decode(entry.path, target)
-        except DataError as error:
-            if self.options.strict:
-                raise
-            return error
-
-    def _spec(self, target: Target) -> ImageSpec:
+        target = self._target
         return ImageSpec(
             height=target.height, width=target.width, channels=target.channels, class_names=self.class_names
         )
 
-    def _image_set(self, target: Target, pixels: torch.Tensor, valid: torch.Tensor, warnings: list[str]) -> ImageSet:
-        ids = tuple(entry.id for entry in self.entries)
-        users = tuple(entry.user for entry in self.entries if entry.user is not None)
+    def read(self) -> ImageSet:
+        spec = self.spec()
+        pixels = torch.zeros((len(self), *spec.shape), dtype=torch.uint8)
+        labels, valid = torch.zeros(len(self), dtype=torch.int64), torch.zeros(len(self), dtype=torch.bool)
+        done = 0
+        for images, classes, readable in self._batches(GROUP):
+            rows = slice(done, done + len(classes))
+            pixels[rows], labels[rows], valid[rows] = images, classes, readable
+            done += len(classes)
+            self.options.report(done, len(self))
+        if not valid.any():
+            raise self._nothing_decodes()
+        self._note_repeated_ids()
         return ImageSet(
-            spec=self._spec(target),
+            spec=spec,
             pixels=pixels,
-            labels=torch.tensor([entry.label for entry in self.entries], dtype=torch.int64),
-            ids=ids,
-            users=users or None,
+            labels=labels,
+            ids=tuple(entry.id for entry in self.entries),
+            users=tuple(entry.user or "" for entry in self.entries) if self.has_users else None,
             valid=valid,
             source=self.options.source,
-            warnings=(*warnings, *repeated_ids(ids)),
+            warnings=self.notes.texts,
         )
+
+    def stream(self) -> LazyImages:
+        """The same records, read when they are asked for. Names and headers are read here, no pixels."""
+        opened = FilesState.of(self.walk())
+
+        def check_unchanged() -> None:
+            if FilesState.of(self.walk()) != opened:
+                raise changed(f"{self.options.source.path}")
+
+        if opened.count != len(self):
+            raise changed(f"{self.options.source.path}")
+        spec = self.spec()
+        self._note_repeated_ids()
+        return LazyImages(
+            spec=spec,
+            records=len(self),
+            read_batches=self._batches,
+            read_all=self.read,
+            users=number_users(entry.user for entry in self.entries) if self.has_users else None,
+            check_unchanged=check_unchanged,
+            source=self.options.source,
+            notes=self.notes,
+        )
+
+    @cached_property
+    def _target(self) -> Target:
+        """The common shape, from all headers."""
+        target = resolve_target(self._headers(), self.options)
+        if target is None:
+            raise self._nothing_decodes()
+        return target
+
+    def _headers(self) -> Iterator[tuple[str, Header]]:
+        done = 0
+        for found in self._read_ahead(_attempt_headers, GROUP):
+            done += len(found)
+            self.options.report(done, len(self))
+            for entry, header in found:
+                if isinstance(header, Header):
+                    yield entry.id, header
+                else:
+                    self._note(entry, header)
+
+    def _batches(self, size: int) -> Iterator[Batch]:
+        target = self._target
+        for group, pixels, errors in self._read_ahead(lambda group: _decoded(group, target), size):
+            valid = torch.ones(len(group), dtype=torch.bool)
+            for row, error in errors.items():
+                self._note(group[row], error)
+                valid[row] = False
+            yield pixels, torch.tensor([entry.label for entry in group], dtype=torch.int64), valid
+
+    def _read_ahead(self, read: Callable[[list[Entry]], T], size: int) -> Iterator[T]:
+        """`read` of all entries, `size` at a time and a few groups ahead of whoever needs them."""
+        with quiet_pillow():
+            yield from in_order(partial(read, group) for group in grouped(self.entries, size))
+
+    def _note(self, entry: Entry, error: DataError) -> None:
+        if self.options.strict:
+            raise error
+        self.notes.add(entry.id, f"{entry.id}: kept as an empty record ({error.found})")
+
+    def _note_repeated_ids(self) -> None:
+        for warning in repeated_ids_warning(self.entries.repeated_ids()):
+            self.notes.add("repeated ids", warning)
+
+    def _nothing_decodes(self) -> DataError:
+        return DataError(
+            "at least one readable PNG or JPEG image",
+            f"none; the first one tried was {next(iter(self.entries)).path}",
+            "Check the files with an image viewer, or convert them to PNG.",
+        )
+
+
+def _attempt_headers(group: list[Entry]) -> list[tuple[Entry, Header | DataError]]:
+    return [(entry, _attempt_header(entry)) for entry in group]
 
 
 def _attempt_header(entry: Entry) -> Header | DataError:
@@ -120,9 +159,13 @@ def _attempt_header(entry: Entry) -> Header | DataError:
         return error
 
 
-def _nothing_decodes(first: Entry) -> DataError:
-    return DataError(
-        "at least one readable PNG or JPEG image",
-        f"none; the first one tried was {first.path}",
-        "Check the files with an image viewer, or convert them to PNG.",
-    )
+def _decoded(group: list[Entry], target: Target) -> tuple[list[Entry], torch.Tensor, dict[int, DataError]]:
+    """The group's pixels, and what is wrong with those that stay zero."""
+    pixels = torch.zeros((len(group), target.channels, target.height, target.width), dtype=torch.uint8)
+    errors: dict[int, DataError] = {}
+    for row, entry in enumerate(group):
+        try:
+            pixels.numpy()[row] = decode(entry.path, target)
+        except DataError as error:
+            errors[row] = error
+    return group, pixels, errors

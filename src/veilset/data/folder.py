@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from veilset.data.files import Entry, FileCollection
+from veilset.data.files import FileCollection
+from veilset.data.lazy import Notes
+from veilset.data.listing import Entry, Listing, key_of_path
 from veilset.data.options import ReadOptions
 from veilset.data.untrusted import check_inside, untrusted
 from veilset.errors import DataError
@@ -26,28 +29,45 @@ def open_folder(path: Path, options: ReadOptions) -> FileCollection:
 def _listed_collection(root: Path, options: ReadOptions) -> FileCollection:
     folders = _subfolders(root)
     names = options.class_names or tuple(folder.name for folder in folders)
-    warnings = _ignored(root, root)
-    entries: list[Entry] = []
+    notes = Notes()
+    for name in _ignored(root):
+        notes.add(name, f"{name}: ignored, not a PNG or JPEG file in a class folder")
     for folder in folders:
         if folder.name not in names:
             raise DataError(
                 f"class folders out of {names}", f"{folder}", "List it in class_names, or move it elsewhere."
             )
-        files = _images(root, folder, warnings)
+    entries = Listing(root, _entries(root, folders, names, options, notes))
+    if not len(entries):
+        raise DataError(
+            "PNG or JPEG images in the class folders", f"none under {root}", "Add images, or check the path."
+        )
+
+    def walk() -> Iterator[Path]:
+        with untrusted("a readable folder", str(root), "Check its rights."):
+            for folder in _subfolders(root):
+                yield from _images(root, folder, Notes())
+
+    return FileCollection(entries, names, options, walk, notes=notes)
+
+
+def _entries(
+    root: Path, folders: list[Path], names: tuple[str, ...], options: ReadOptions, notes: Notes
+) -> Iterator[tuple[bytes, Entry]]:
+    """Every image with the key that sorts it into its place."""
+    for folder in folders:
+        label, found = names.index(folder.name), 0
+        for file in _images(root, folder, notes):
+            found += 1
+            path = file.relative_to(root)
+            yield key_of_path(path), Entry(file, label, path.as_posix())
         # A class that the owner declared may be empty; a class that only exists as an empty folder is a mistake.
-        if not files and options.class_names is None:
+        if not found and options.class_names is None:
             raise DataError(
                 "PNG or JPEG images in every class folder",
                 f"none in {folder}",
                 "Remove the folder, or pass class_names to declare the class.",
             )
-        label = names.index(folder.name)
-        entries += [Entry(file, label, file.relative_to(root).as_posix()) for file in files]
-    if not entries:
-        raise DataError(
-            "PNG or JPEG images in the class folders", f"none under {root}", "Add images, or check the path."
-        )
-    return FileCollection(entries, names, options, tuple(warnings))
 
 
 def _split_root(path: Path, options: ReadOptions) -> Path:
@@ -79,37 +99,39 @@ def _subfolders(root: Path) -> list[Path]:
     return folders
 
 
-def _ignored(root: Path, folder: Path) -> list[str]:
-    return [
-        f"{item.relative_to(root).as_posix()}: ignored, not a PNG or JPEG file in a class folder"
-        for item in sorted(folder.iterdir())
-        if not item.is_dir() and not item.name.startswith(".")
-    ]
+def _ignored(root: Path) -> list[str]:
+    return [item.name for item in sorted(root.iterdir()) if not item.is_dir() and not item.name.startswith(".")]
 
 
-def _images(root: Path, folder: Path, warnings: list[str]) -> list[Path]:
-    """All images of a class in sorted order; names of files that are passed over are added to ``warnings``."""
-    found: list[Path] = []
-    for current, subfolders, names in os.walk(folder, onerror=_reraise):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        for name in subfolders:
-            _refuse_linked_folder(root, Path(current, name))
-        for name in sorted(names):
-            file = Path(current, name)
-            if name.startswith("."):
-                continue
-            if file.suffix.lower() not in EXTENSIONS:
-                warnings.append(f"{file.relative_to(root).as_posix()}: ignored, not a PNG or JPEG file")
-                continue
-            if file.is_symlink():
-                check_inside(root, file)
-            found.append(file)
-    return sorted(found)
+def _images(root: Path, folder: Path, notes: Notes) -> Iterator[Path]:
+    """All images of a class as the file system lists them; names of files that are passed over go to ``notes``.
+
+    Files are never gathered, not even those of one folder: it may hold a million.
+    """
+    waiting = [folder]
+    while waiting:
+        with os.scandir(waiting.pop()) as items:
+            for item in items:
+                if item.name.startswith("."):
+                    continue
+                file = Path(item.path)
+                if _is_folder(item):
+                    _refuse_linked_folder(root, file)
+                    waiting.append(file)
+                elif file.suffix.lower() not in EXTENSIONS:
+                    name = file.relative_to(root).as_posix()
+                    notes.add(name, f"{name}: ignored, not a PNG or JPEG file")
+                else:
+                    if item.is_symlink():
+                        check_inside(root, file)
+                    yield file
 
 
-def _reraise(error: OSError) -> None:
-    # os.walk would skip a folder it may not read, and its images would be missing without a word.
-    raise error
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link that loops, say: reading it as a file will tell
+        return False
 
 
 def _refuse_linked_folder(root: Path, folder: Path) -> None:

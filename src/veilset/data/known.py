@@ -117,7 +117,8 @@ def _verified(name: str, place: Path, collection: ArrayCollection, options: Read
             )
         return images
 
-    return ArrayCollection(replace(columns, read_images=read_checked), options)
+    # Without chunks: images can only be compared with the fingerprint as a whole.
+    return ArrayCollection(replace(columns, read_images=read_checked, chunks=None), options)
 
 
 def _fingerprint(images: np.ndarray, labels: np.ndarray) -> str:

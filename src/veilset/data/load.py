@@ -15,12 +15,16 @@ from veilset.data.declared import suggest_declared_size
 from veilset.data.folder import open_folder
 from veilset.data.idx import has_idx, open_idx
 from veilset.data.known import KNOWN, open_known
+from veilset.data.lazy import LazyImages
 from veilset.data.manifest import MANIFEST_SUFFIXES, open_manifest
 from veilset.data.npz import open_npz
 from veilset.data.options import Color, Fit, Progress, ReadOptions, Split
 from veilset.data.spec import ImageSet, ImageSpec, Source
 from veilset.data.untrusted import untrusted
 from veilset.errors import ConfigError, DataError
+
+IN_MEMORY = 256 * 2**20
+"""Bytes of pixels up to which a collection is held in memory, where it is read from disk only once."""
 
 
 class Collection(Protocol):
@@ -31,6 +35,9 @@ class Collection(Protocol):
     def spec(self) -> ImageSpec: ...
 
     def read(self) -> ImageSet: ...
+
+    def stream(self) -> LazyImages | None:
+        """The images on disk, or None if they can only be read as a whole."""
 
 
 def load(
@@ -83,6 +90,20 @@ def load(
         progress=progress,
     )
     return _opened(source, labels, options).read()
+
+
+def stream(source: Any, *, in_memory: int = IN_MEMORY, **options: Any) -> ImageSet | LazyImages:
+    """Opens a labelled image collection for methods that only pass over it; takes the arguments of `load`.
+
+    A folder, a manifest or an ``.npz`` file of more than ``in_memory`` bytes of pixels stays on disk and is read batch
+    by batch; whatever is smaller, or can only be read whole, is loaded. The records and their order are the same.
+    """
+    given = {"source": _described(source, options.pop("benchmark", None)), **options}
+    collection = _opened(source, given.pop("labels", None), ReadOptions(**given))
+    images = collection.stream()
+    if images is not None and len(images) * images.spec.num_values > in_memory:
+        return images
+    return collection.read()
 
 
 def inspect(

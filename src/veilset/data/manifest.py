@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from veilset.data.files import Entry, FileCollection
+from veilset.data.files import FileCollection
 from veilset.data.labels import resolve_labels
+from veilset.data.lazy import changed
+from veilset.data.listing import Entry, Listing, key_of_position
 from veilset.data.options import ReadOptions
 from veilset.data.untrusted import check_inside, untrusted
 from veilset.errors import DataError
@@ -25,19 +27,46 @@ Row = dict[str, str]
 
 
 def open_manifest(path: Path, options: ReadOptions) -> FileCollection:
-    """Lists the images a manifest names. Paths are relative to the manifest and must stay below its folder."""
-    rows = list(_rows(path))
-    if not rows:
-        raise DataError("at least one row in the manifest", f"none in {path}", "Add one row per image.")
-    _check_columns_agree(path, rows)
-    labels, names = resolve_labels([row["label"] for _, row in rows], options.class_names)
+    """Lists the images a manifest names. Paths are relative to the manifest and must stay below its folder.
+
+    The manifest is read twice, first for the labels and columns it has, so that its rows need not be held in memory.
+    """
+    labels, columns = _labels_and_columns(path)
+    numbers, names = resolve_labels(labels, options.class_names)
+    entries = Listing(path.parent, _entries(path, dict(zip(labels, numbers.tolist(), strict=True))))
+
+    def walk() -> Iterator[Path]:
+        yield from (entry.path for entry in entries)
+
+    return FileCollection(entries, names, options, walk, has_users="user" in columns)
+
+
+def _entries(path: Path, labels: dict[str, int]) -> Iterator[tuple[bytes, Entry]]:
     root = path.parent
-    entries = []
-    for (line, row), label in zip(rows, labels.tolist(), strict=True):
+    for position, (line, row) in enumerate(_rows(path)):
         file = _image_path(path, line, row["path"])
         check_inside(root, file)
-        entries.append(Entry(file, label, row.get("id", file.relative_to(root).as_posix()), row.get("user")))
-    return FileCollection(entries, names, options)
+        if row["label"] not in labels:
+            raise changed(str(path))
+        name = row.get("id", file.relative_to(root).as_posix())
+        yield key_of_position(position), Entry(file, labels[row["label"]], name, row.get("user"))
+
+
+def _labels_and_columns(path: Path) -> tuple[list[str], set[str]]:
+    """The distinct labels and the columns. An id or a user for some rows only would leave the rest without shards."""
+    labels: dict[str, None] = {}
+    columns: set[str] = set()
+    for line, row in _rows(path):
+        columns = columns or set(row)
+        if set(row) != columns:
+            name = sorted(columns ^ set(row))[0]
+            raise DataError(
+                f"the field {name!r} in every row or in none", f"a change at {path}, line {line}", "Fill in the field."
+            )
+        labels[row["label"]] = None
+    if not labels:
+        raise DataError("at least one row in the manifest", f"none in {path}", "Add one row per image.")
+    return list(labels), columns
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -89,17 +118,6 @@ def _checked_row(path: Path, line: int, raw: dict[Any, Any]) -> Row:
             )
         row[name] = value if name == "path" else value.strip()
     return row
-
-
-def _check_columns_agree(path: Path, rows: list[tuple[int, Row]]) -> None:
-    """An id or a user for some rows only would leave the rest without a place in the shards."""
-    first = set(rows[0][1])
-    for line, row in rows:
-        if set(row) != first:
-            name = sorted(first ^ set(row))[0]
-            raise DataError(
-                f"the field {name!r} in every row or in none", f"a change at {path}, line {line}", "Fill in the field."
-            )
 
 
 def _image_path(manifest: Path, line: int, text: str) -> Path:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from veilset.data.arrays import ArrayCollection, ArrayColumns
+from veilset.data.arrays import ArrayCollection, ArrayColumns, Chunks
+from veilset.data.lazy import changed
+from veilset.data.listing import FilesState
 from veilset.data.options import SPLITS, ReadOptions
 from veilset.data.untrusted import check_expansion, untrusted
 from veilset.errors import DataError
@@ -28,15 +32,32 @@ def open_npz(path: Path, options: ReadOptions) -> ArrayCollection:
     """
     names = _array_names(path)
     images, labels = _image_keys(path, names, options.split)
+    ids, users = (_column(names, name, options.split) for name in ("id", "user"))
+    shape, fortran_order, _ = _with_member(path, images, lambda file, _: _read_header(file))
     columns = ArrayColumns(
-        shape=_read_shape(path, images),
-        read_images=lambda: read_array(path, images),
+        shape=shape,
+        read_images=partial(read_array, path, images),
         labels=read_array(path, labels),
-        ids=_column(path, names, "id", options.split),
-        users=_column(path, names, "user", options.split),
+        read_ids=partial(read_array, path, ids) if ids else None,
+        read_users=partial(read_array, path, users) if users else None,
         class_names=_class_names(path, names),
+        chunks=None if fortran_order else _chunks(path, images, users),
     )
     return ArrayCollection(columns, options)
+
+
+def _chunks(path: Path, images: str, users: str | None) -> Chunks:
+    opened = FilesState.of([path])
+
+    def check_unchanged() -> None:
+        if FilesState.of([path]) != opened:
+            raise changed(str(path))
+
+    return Chunks(
+        images=partial(read_pieces, path, images),
+        users=partial(read_pieces, path, users) if users else None,
+        check_unchanged=check_unchanged,
+    )
 
 
 def read_array(path: Path, name: str) -> np.ndarray:
@@ -44,8 +65,20 @@ def read_array(path: Path, name: str) -> np.ndarray:
     return _with_member(path, name, _read_member)
 
 
-def _read_shape(path: Path, name: str) -> tuple[int, ...]:
-    return _with_member(path, name, lambda file, _: _read_header(file)[0])
+def read_pieces(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
+    """One array of the archive, `rows` rows at a time, packed or not. The last piece ends the member, which checks it.
+
+    Reading, not mapping: mapped pages of a large file would count as memory of this process.
+    """
+    with _opened_member(path, name) as (file, member):
+        shape, fortran_order, dtype = _checked_header(file, member)
+        if fortran_order and len(shape) > 1:
+            raise DataError("an array stored row by row", f"{path}, array {name}", "Write it in C order.")
+        for start in range(0, shape[0], rows):
+            part = (min(rows, shape[0] - start), *shape[1:])
+            yield _read_part(file, part, dtype)
+        if file.read(1):
+            raise DataError(f"the end of array {name}", f"more bytes in {path}", "Write the file again.")
 
 
 def _array_names(path: Path) -> set[str]:
@@ -68,11 +101,8 @@ def _image_keys(path: Path, names: set[str], split: str) -> tuple[str, str]:
     )
 
 
-def _column(path: Path, names: set[str], name: str, split: str) -> np.ndarray | None:
-    for key in (f"{name}_{split}", name):
-        if key in names:
-            return read_array(path, key)
-    return None
+def _column(names: set[str], name: str, split: str) -> str | None:
+    return next((key for key in (f"{name}_{split}", name) if key in names), None)
 
 
 def _class_names(path: Path, names: set[str]) -> tuple[str, ...] | None:
@@ -87,6 +117,12 @@ def _class_names(path: Path, names: set[str]) -> tuple[str, ...] | None:
 
 
 def _with_member(path: Path, name: str, use: Callable[[Any, zipfile.ZipInfo], T]) -> T:
+    with _opened_member(path, name) as (file, member):
+        return use(file, member)
+
+
+@contextmanager
+def _opened_member(path: Path, name: str) -> Iterator[tuple[Any, zipfile.ZipInfo]]:
     todo = "Write the archive again with numpy.savez; arrays of Python objects are not read."
     with (
         untrusted("an .npz archive of plain arrays", f"{path}, array {name}", todo),
@@ -96,20 +132,30 @@ def _with_member(path: Path, name: str, use: Callable[[Any, zipfile.ZipInfo], T]
         member = archive.getinfo(f"{name}.npy")
         # The archive's own directory may lie about the packed size, but not beyond the size of the file.
         check_expansion(path, member.file_size, min(member.compress_size, path.stat().st_size))
-        return use(file, member)
+        yield file, member
 
 
 def _read_member(file: Any, member: zipfile.ZipInfo) -> np.ndarray:
+    shape, fortran_order, dtype = _checked_header(file, member)
+    flat = _read_part(file, (math.prod(shape),), dtype, extra=1)
+    return flat.reshape(shape[::-1]).transpose() if fortran_order else flat.reshape(shape)
+
+
+def _checked_header(file: Any, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
     shape, fortran_order, dtype = _read_header(file)
     size = math.prod(shape) * dtype.itemsize
     # Believing the header alone would let a few bytes ask for any amount of memory.
     if size != member.file_size - file.tell():
         raise DataError(f"{size} bytes for shape {shape}", f"{member.file_size - file.tell()}", "Write the file again.")
-    body = file.read(size + 1)
+    return shape, fortran_order, dtype
+
+
+def _read_part(file: Any, shape: tuple[int, ...], dtype: np.dtype, extra: int = 0) -> np.ndarray:
+    size = math.prod(shape) * dtype.itemsize
+    body = file.read(size + extra)
     if len(body) != size:
         raise DataError(f"{size} bytes for shape {shape}", f"{len(body)}", "Write the file again.")
-    flat = np.frombuffer(body, dtype=dtype)
-    return flat.reshape(shape[::-1]).transpose() if fortran_order else flat.reshape(shape)
+    return np.frombuffer(body, dtype=dtype).reshape(shape)
 
 
 def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:

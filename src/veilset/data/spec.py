@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from unicodedata import category
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from veilset.data.labels import number_users
 from veilset.errors import ConfigError, DataError
 
 MAX_CLASS_NAME_BYTES = 200
@@ -99,6 +101,34 @@ class Source:
     """Name of a public benchmark data set (exempt from budgets, stamped so), or None for private data."""
 
 
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Pixels (uint8, as `ImageSet.pixels`), labels and valid of some records."""
+
+
+class Images(Protocol):
+    """What one pass over a private collection needs, whether it is in memory (`ImageSet`) or on disk (`LazyImages`)."""
+
+    @property
+    def spec(self) -> ImageSpec: ...
+
+    @property
+    def source(self) -> Source: ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All records, the same in the same order every time; the last batch may be short."""
+
+    def user_numbers(self) -> np.ndarray | None:
+        """The user of every record as a number, or None without a user column."""
+
+    def in_memory(self) -> ImageSet:
+        """All records at once, for methods that need more than passes."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ImageSet:
     """Labelled images in memory, private unless they were sampled from a model.
@@ -158,15 +188,18 @@ class ImageSet:
         # The record count is private under add/remove, so a stray print must not show it.
         return f"ImageSet({self.spec.height}x{self.spec.width}x{self.spec.channels}, {self.spec.num_classes} classes)"
 
-    def batches(self, size: int, device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yields (images in [0, 1] as float32, labels, valid) in stored order; the last batch may be short."""
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All records in stored order; the last batch may be short."""
         for start in range(0, len(self), size):
             rows = slice(start, start + size)
-            yield (
-                to_unit_range(self.pixels[rows].to(device)),
-                self.labels[rows].to(device),
-                self.valid[rows].to(device),
-            )
+            yield self.pixels[rows], self.labels[rows], self.valid[rows]
+
+    def user_numbers(self) -> np.ndarray | None:
+        """The user of every record as a number, or None without a user column."""
+        return None if self.users is None else number_users(self.users)
+
+    def in_memory(self) -> ImageSet:
+        return self
 
     def subset(self, rows: Tensor) -> ImageSet:
         """The records at the given row numbers, or where a boolean mask is True."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import veilset.methods as folder
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.errors import ConfigError
 from veilset.privacy.bounds import Adjacency, Unit
@@ -115,8 +115,12 @@ class Synthesizer(Protocol):
     def build(self, config: Any, spec: ImageSpec) -> nn.Module:
         """The open-side model with arbitrary weights: its tensors are the only ones a release may hold."""
 
-    def fit(self, config: Any, images: ImageSet, context: FitContext) -> nn.Module:
-        """Vault work, releases through context.door, then open work; returns the model to share."""
+    def fit(self, config: Any, images: Images, context: FitContext) -> nn.Module:
+        """Vault work, releases through context.door, then open work; returns the model to share.
+
+        Images come as an `ImageSet`, in memory, unless the class says ``streams = True``: it then only passes over
+        them, and they may stay on disk.
+        """
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
         """One image in [0, 1] per label."""

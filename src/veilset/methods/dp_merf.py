@@ -17,7 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.load import IN_MEMORY
+from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.feature_sums import sum_by_label
 from veilset.engines.published_accounting import calibrate_classic_gaussian, classic_gaussian_epsilon
@@ -108,6 +109,7 @@ class DpMerf:
     paper: ClassVar[str] = "Harder et al. 2021"
     Config: ClassVar[type] = DpMerfConfig
     assumptions: ClassVar[tuple[str, ...]] = ("the Fourier frequencies come from a public seed, not from the data",)
+    streams: ClassVar[bool] = True
     published_adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
 
     def events(self, config: DpMerfConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
@@ -143,10 +145,11 @@ class DpMerf:
             * config.frequencies
             * (facts.declared_size + 6 * config.steps * config.images_per_step)
         )
+        held = min(facts.declared_size * facts.spec.num_values, IN_MEMORY)
         return Forecast(
             signal_to_noise=signal / noise,
             seconds=5 + 2 * work / 2e10,
-            megabytes=(facts.declared_size * facts.spec.num_values + 64 * 500 * config.frequencies) / 1e6 + 300,
+            megabytes=(held + 64 * 500 * config.frequencies) / 1e6 + 300,
             released=f"one noisy sum of {2 * config.frequencies} bounded features{count} for each class; {change} one "
             f"{facts.unit} moves it by at most {sensitivity:.4g}",
         )
@@ -156,7 +159,7 @@ class DpMerf:
             spec, latent_size=config.latent_size, hidden_size=config.hidden_size, map_channels=config.map_channels
         )
 
-    def fit(self, config: DpMerfConfig, images: ImageSet, context: FitContext) -> ConvGenerator:
+    def fit(self, config: DpMerfConfig, images: Images, context: FitContext) -> ConvGenerator:
         released = context.checkpoints.load("embedding")
         if released is None:
             released = {"sums": self._release(config, images, context)}
@@ -165,7 +168,7 @@ class DpMerf:
         with one_thread():
             return self._train(config, images.spec, targets, context)
 
-    def _release(self, config: DpMerfConfig, images: ImageSet, context: FitContext) -> Tensor:
+    def _release(self, config: DpMerfConfig, images: Images, context: FitContext) -> Tensor:
         features = FourierFeatures(config, images.spec).to(context.device)
 
         def rows_of(batch: Tensor) -> Bounded:

@@ -23,7 +23,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.load import IN_MEMORY
+from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
@@ -59,16 +60,16 @@ class SketchConfig:
     rounds: int = 2
     first_share: float = 0.2  # of mu^2; the first round only has to give images to train networks on
     trained_networks: int = 8
-    network_steps: int = 200
+    network_steps: int = 100
     tone_share: float = 0.1  # of the row's squared length: brightness by place, which the networks cannot see
     total_weight: float = 0.15  # the count's weight beside a row of length 1: costs 1 % more noise
     network_seed: int = 0  # public
     jitter: str = "objects"
     latent_size: int = 32
     channels: int = 64
-    first_steps: int = 400
-    steps: int = 1500
-    images_per_class: int = 16
+    first_steps: int = 300
+    steps: int = 1000
+    images_per_class: int = 8
     networks_per_step: int = 2
     learning_rate: float = 0.002
     training_images: int = 5000
@@ -83,8 +84,8 @@ class SketchConfig:
         for name in ("first_share", "tone_share"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"{name} between 0 and 1", f"{getattr(self, name)}", "It is a share.")
-        if self.images_per_class < 2 or self.images_per_class % 2:
-            raise ConfigError("an even images_per_class", f"{self.images_per_class}", "They are split into halves.")
+        if self.images_per_class < 2 or self.images_per_class % 2:  # they are split into halves
+            raise ConfigError("an even images_per_class", f"{self.images_per_class}", "Correct the option.")
         if not (1e-9 <= self.learning_rate <= 1 and 0 < self.total_weight <= 10):
             raise ConfigError("learning_rate up to 1, total_weight up to 10", "others", "Correct the options.")
         jitter_of(self.jitter)
@@ -108,6 +109,7 @@ class Sketch:
     assumptions: ClassVar[tuple[str, ...]] = (
         "the networks come from a public seed or were trained on this run's own synthetic images, never on the data",
     )
+    streams: ClassVar[bool] = True
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "fast": {},
@@ -136,7 +138,7 @@ class Sketch:
     def published_claim(
         self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float, delta: float
     ) -> Published:
-        return Published(gaussian_epsilon(1 / noise_multiplier, delta), "sound", "exact Gaussian mechanism")
+        return Published(gaussian_epsilon(1 / noise_multiplier, delta), "sound", "this project")
 
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec = facts.spec
@@ -145,8 +147,7 @@ class Sketch:
         row_bound = math.hypot(1.0, config.total_weight) * (facts.rows_per_user or 1)
         replaced = facts.adjacency is Adjacency.REPLACE
         sensitivity = row_bound * (2 if replaced else 1)
-        per_class = facts.declared_size / spec.num_classes
-        signal, noise = per_class / 2, noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)
+        signal = facts.declared_size / spec.num_classes / 2
         networks = config.networks + config.trained_networks * (config.rounds - 1)
         # Two convolutions of the second block dominate; training goes there and back.
         work = spec.height * spec.width * config.width**2 * 3
@@ -154,9 +155,9 @@ class Sketch:
             config.networks_per_step * (config.steps + config.first_steps)
         )
         return Forecast(
-            signal_to_noise=signal / noise,
+            signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
             seconds=10 + 2 * work * images / 4e10,
-            megabytes=(facts.declared_size * spec.num_values + 64 * ROW_VALUES) / 1e6 + 300,
+            megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6 + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
             + (f", then {config.rounds - 1} more with trained networks" if config.rounds > 1 else "")
             + f"; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at most "
@@ -185,7 +186,7 @@ class Sketch:
                 tensors.update({f"round.{number}.{name}": tensor for name, tensor in kept.items()})
         return tensors
 
-    def fit(self, config: SketchConfig, images: ImageSet, context: FitContext) -> UpsamplingGenerator:
+    def fit(self, config: SketchConfig, images: Images, context: FitContext) -> UpsamplingGenerator:
         rounds: list[Round] = []
         generator = None
         for number, share in enumerate(config.shares):
@@ -206,7 +207,7 @@ class Sketch:
 
 
 def measure(
-    config: SketchConfig, images: ImageSet, bank: Measurement, number: int, multiplier: float, context: FitContext
+    config: SketchConfig, images: Images, bank: Measurement, number: int, multiplier: float, context: FitContext
 ) -> Tensor:
     """The private step: the sums of round `number` with noise, through the door. Drawn once, then kept."""
     kept = context.checkpoints.load(f"round {number}")

@@ -1,0 +1,135 @@
+"""Runs on images that stay on disk: what is released is the same, and nothing is if the images change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.cases import METHODS, tiny_plan
+from data.helpers import class_folder, write_image
+from typer.testing import CliRunner
+
+import veilset
+from veilset.cli import options
+from veilset.cli.app import app
+from veilset.data import LazyImages, stream
+from veilset.errors import DataError
+from veilset.methods.base import get_method
+from veilset.privacy.noise import NoiseSource, SeededNoise
+from veilset.run import execute, resume
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = class_folder(tmp_path / "photos", 6)
+    (folder / "cat" / "broken.png").write_bytes(b"")
+    return folder
+
+
+def on_disk(folder: Path) -> LazyImages:
+    images = stream(folder, in_memory=0)
+    assert isinstance(images, LazyImages)
+    return images
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_releases_the_same_bits_whether_images_are_in_memory_or_on_disk(
+    photos: Path, tmp_path: Path, method: str
+) -> None:
+    plan = tiny_plan(veilset.load(photos), method)
+    for name, images in (("memory", veilset.load(photos)), ("disk", on_disk(photos))):
+        execute(images, plan, tmp_path / name, noise=SeededNoise(5))
+    assert files(tmp_path / "disk" / "release") == files(tmp_path / "memory" / "release")
+    sums = files(tmp_path / "disk" / "vault" / "checkpoints")
+    assert sums
+    assert sums == files(tmp_path / "memory" / "vault" / "checkpoints")
+
+
+def test_both_methods_that_pass_over_the_images_say_so() -> None:
+    assert all(getattr(get_method(name), "streams", False) for name in ("sketch", "dp-merf"))
+
+
+def test_a_method_that_needs_all_images_at_once_gets_them_in_memory(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = get_method("dp-merf")
+    given, original = [], method.fit
+
+    def watching(config: Any, images: Any, context: Any) -> Any:
+        given.append(type(images).__name__)
+        return original(config, images, context)
+
+    monkeypatch.setattr(type(method), "fit", lambda self, *arguments: watching(*arguments))
+    plan = tiny_plan(veilset.load(photos), "dp-merf")
+    execute(on_disk(photos), plan, tmp_path / "streaming")
+    monkeypatch.setattr(type(method), "streams", False)
+    execute(on_disk(photos), plan, tmp_path / "whole")
+    assert given == ["LazyImages", "ImageSet"]
+
+
+def test_a_folder_that_changes_between_two_rounds_stops_the_run_before_noise_is_drawn(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    original = NoiseSource.normal
+
+    def counting(self: NoiseSource, count: int, *device: Any) -> Any:
+        drawn.append(count)
+        return original(self, count, *device)
+
+    def adds_a_file(message: str, done: int, total: int) -> None:
+        if message.startswith("training networks"):
+            write_image(photos / "dog" / "late.png")
+
+    monkeypatch.setattr(NoiseSource, "normal", counting)
+    images = on_disk(photos)
+    plan = tiny_plan(veilset.load(photos), "sketch")
+    with pytest.raises(DataError, match="changed"):
+        execute(images, plan, tmp_path / "run", progress=adds_a_file)
+    assert len(drawn) == 1, "the first of two rounds"
+    # Nothing is set aside for a third draw, so a resume succeeds only if the second round was not charged.
+    assert resume(on_disk(photos), tmp_path / "run").claim.epsilon == pytest.approx(5.0, rel=1e-6)
+
+
+def test_damage_that_shows_only_in_the_pixels_is_in_the_owners_log(photos: Path, tmp_path: Path) -> None:
+    whole = (photos / "dog" / "3.png").read_bytes()
+    (photos / "dog" / "3.png").write_bytes(whole[:-30])
+    execute(on_disk(photos), tiny_plan(veilset.load(photos), "dp-merf"), tmp_path / "run")
+    entries = [json.loads(line) for line in (tmp_path / "run" / "vault" / "log.jsonl").read_text().splitlines()]
+    told = {entry["event"]: [text.split(":")[0] for text in entry.get("warnings", [])] for entry in entries}
+    assert (told["started"], told["read"]) == (["cat/broken.png"], ["dog/3.png"])
+
+
+def test_the_command_line_leaves_large_collections_on_disk(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def watching(*arguments: Any, **settings: Any) -> Any:
+        opened.append(stream(*arguments, in_memory=0, **settings))
+        return opened[-1]
+
+    monkeypatch.setattr(options, "stream", watching)
+    small = ["--frequencies", "8", "--hidden-size", "8", "--map-channels", "8", "--steps", "2"]
+    arguments = ["fit", str(photos), "--method", "dp-merf", "--epsilon", "3", "--out", str(tmp_path / "run"), *small]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 0, found.output
+    assert [type(images) for images in opened] == [LazyImages]
+    assert "broken.png" in found.output, "the owner is warned"
+
+
+def test_users_are_capped_alike_in_memory_and_on_disk(photos: Path, tmp_path: Path) -> None:
+    rows = [f"{kind}/{n}.png,{kind},person {n % 3}" for kind in ("cat", "dog") for n in range(6)]
+    manifest = photos / "m.csv"
+    manifest.write_text("\n".join(["path,label,user", *rows]))
+    images = veilset.load(manifest)
+    plan = tiny_plan(images, "dp-merf", unit="user", images_per_user=3)
+    for name, given in (("memory", images), ("disk", on_disk(manifest))):
+        execute(given, plan, tmp_path / name, noise=SeededNoise(5))
+    assert files(tmp_path / "disk" / "release") == files(tmp_path / "memory" / "release")
