@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 import torch
 from contract.cases import make_images, tiny_plan
+from purchases import QUIET, REQUEST, buy, charged, fix_classifiers, held_out, with_budget, write_held_out
 
 import veilset
 from veilset import dp_scores
 from veilset.artifact import read_release, update_manifest
 from veilset.budget import DatasetBudget
-from veilset.data.spec import ImageSet, Source
+from veilset.data.spec import Source
 from veilset.data.write import write_folder
-from veilset.dp_scores import PURCHASES, RESERVED, ScorePlan, buy_scores, reserve_scores
+from veilset.dp_scores import PURCHASES, RESERVED, ScorePlan, reserve_scores
 from veilset.errors import (
     ArtifactError,
     BudgetExceeded,
@@ -34,30 +35,19 @@ from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
 from veilset.evaluate.scores import Score
 from veilset.model import Model
 from veilset.privacy.accounting import price
-from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Composed, Gaussian
 from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.run import execute
 from veilset.run_folder import FINGERPRINTS, RunFolder
-from veilset.score_release import NoisyScores
 from veilset.scoring import Request, score_run
 from veilset.sharing import export, verify
-
-QUIET: dict[str, Any] = {"device": torch.device("cpu"), "progress": lambda *_: None}
-REQUEST = {"number": 12, "classifiers": ("first", "second"), "seeds": (0, 1)}
 
 
 @pytest.fixture(autouse=True)
 def _fixed_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two classifiers that always answer with the first and with the second class."""
-    for label, name in enumerate(("first", "second")):
-
-        def fit(train: ImageSet, ctx: Any, label: int = label) -> Callable[[torch.Tensor], torch.Tensor]:
-            ctx.tick("fitted")
-            return lambda images: torch.full((len(images),), label)
-
-        monkeypatch.setitem(CLASSIFIERS, name, Classifier(fit=fit))
+    fix_classifiers(monkeypatch)
 
 
 @pytest.fixture
@@ -67,29 +57,7 @@ def run(copy_of_run: Callable[[], Path]) -> RunFolder:
 
 @pytest.fixture
 def test_folder(tmp_path: Path) -> Path:
-    """600 test images: 300, 200 and 100 of the three classes."""
-    write_folder(make_images((300, 200, 100), seed=42), tmp_path / "held out")
-    return tmp_path / "held out"
-
-
-def held_out(folder: Path, **options: Any) -> ImageSet:
-    return veilset.load(folder, **options)
-
-
-def with_budget(folder: Path, epsilon: float = 10.0, **terms: Any) -> DatasetBudget:
-    wanted = {"delta": 1e-5, "adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD, **terms}
-    return DatasetBudget.create(folder, epsilon=epsilon, **wanted)
-
-
-def buy(run: RunFolder, test: ImageSet, epsilon: float = 4.0, **options: Any) -> NoisyScores:
-    more = {key: options.pop(key) for key in ("warn",) if key in options}
-    return buy_scores(run, test, Request(**{**REQUEST, **options}), epsilon=epsilon, **QUIET, **more)
-
-
-def charged(folder: Path) -> float:
-    budget = DatasetBudget.find(folder)
-    assert budget is not None
-    return budget.status().epsilon_charged
+    return write_held_out(tmp_path / "held out")
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, target: Any, name: str) -> None:

@@ -163,6 +163,17 @@ class DatasetBudget:
             if not before or self._price([spent]) > self._price([before[-1]]):
                 file.append({"settle": name, "of": to_json(spent)})
 
+    def note_look(self, run: str) -> None:
+        """Notes, once for each run, that exact scores on these images are measured: no run can sell noisy ones then."""
+        with self._opened() as file:
+            if not any(entry.get("look") == run for entry in file.entries):
+                file.append({"look": run})
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """Runs that measured exact scores on these images."""
+        return tuple(str(entry["look"]) for entry in self._entries() if "look" in entry)
+
     def status(self) -> BudgetStatus:
         entries = self._entries()
         charged = self._charged(entries)

@@ -19,6 +19,7 @@ from veilset.errors import ConfigError, PrivacyError, RunError
 from veilset.evaluate.noisy import count_correct
 from veilset.evaluate.utility import fitted_classifiers
 from veilset.files import read_json, write_atomically
+from veilset.looks import refuse_after_a_look
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.model import Model, from_pretrained
@@ -29,7 +30,6 @@ from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
-from veilset.report.vault import read_scores
 from veilset.run import BEFORE_BUDGET, UNTRACKED, budget_of
 from veilset.run_folder import RunFolder
 from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores, row_bound, scores_bytes
@@ -75,8 +75,10 @@ def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fi
 
     Delta, adjacency and unit are those of the run, so that its two claims speak the same language.
 
-    Raises: BudgetExceeded or MixedAdjacency from the budget; nothing is reserved then.
+    Raises: BudgetExceeded or MixedAdjacency from the budget, PrivacyError where exact scores on the test set were
+      measured; nothing is reserved then.
     """
+    refuse_after_a_look(folder, test)
     plan = Plan.load(folder.plan_path)
     if plan.not_private is not None:
         raise ConfigError("a run with a privacy claim", plan.not_private, "Noisy scores go into releases only.")
@@ -156,12 +158,7 @@ def _check_allowed(folder: RunFolder, test: ImageSet, request: Request, model: M
             "a run without hashes of its training images" if shared is None else f"{shared:,} training images in it",
             "Take them out of the test set: such a person would lose privacy twice. Nothing was charged.",
         )
-    if any(score.touched_private_data for score in read_scores(folder.vault)):
-        raise PrivacyError(
-            "noisy scores that are bought before exact ones are seen",
-            "exact scores of this run on private images in its vault",
-            "What to publish would be chosen by looking. Buy first, measure afterwards; for this run it is too late.",
-        )
+    refuse_after_a_look(folder, test.source)
 
 
 def _reserved(folder: RunFolder, test: ImageSet, epsilon: float) -> ScorePlan:
@@ -208,7 +205,11 @@ def _num_counts(request: Request) -> int:
 
 
 def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Request, test: Source) -> NoisyScores:
-    """The only step from the test images to something that may be shared. The reservation is used up first."""
+    """The only step from the test images to something that may be shared. The reservation is used up first.
+
+    Training took its time: that nobody looked meanwhile is checked once more.
+    """
+    refuse_after_a_look(folder, test)
     place, budget = _new_place(folder), budget_of(test)
     (folder.vault / PURCHASES / RESERVED).replace(place / "plan.json")
     if budget is not None and plan.reservation is not None:
