@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "studio", "console", "__main__"),
-    ("report", "api", "scoring", "dp_scores", "looks"),
+    ("report", "api", "scoring", "dp_scores", "score_checks", "looks"),
     ("run", "sharing", "run_folder"),
     ("model",),
     ("evaluate", "audit"),

@@ -40,7 +40,7 @@ from veilset.privacy.events import Composed, Gaussian
 from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.run import execute
-from veilset.run_folder import FINGERPRINTS, RunFolder
+from veilset.run_folder import FINGERPRINTS, USER_FINGERPRINTS, RunFolder
 from veilset.scoring import Request, score_run
 from veilset.sharing import export, verify
 
@@ -89,6 +89,7 @@ def test_the_claim_is_about_the_test_set_and_names_what_it_assumes(run: RunFolde
     text = " ".join(claim.assumptions)
     for words in ("about the test images", "both the test set and the training set", "not counted", "judged by itself"):
         assert words in text
+    assert "there are scores reveals it, and neither epsilon covers it" in text
     assert scores.to_json()["subject"] == "test set"
 
 
@@ -342,6 +343,42 @@ def test_training_images_in_the_test_set_are_refused_even_if_there_is_only_one(
         buy(run, test)
 
 
+def test_a_refused_overlap_does_not_promise_that_a_reserved_cost_comes_back(run: RunFolder, test_folder: Path) -> None:
+    with_budget(test_folder)
+    reserve_scores(run, Source(path=str(test_folder)), 4.0, before_fit=True)
+    test = held_out(test_folder)
+    pixels = test.pixels.clone()
+    pixels[17] = make_images().pixels[0]
+    with pytest.raises(PrivacyError, match="1 training images") as caught:
+        buy(run, replace(test, pixels=pixels))
+    assert "Nothing was charged" not in caught.value.todo
+    assert "stays charged" in caught.value.todo
+    assert charged(test_folder) == pytest.approx(4.0)
+
+
+def test_at_user_level_a_person_in_both_sets_is_refused_whatever_the_pictures(
+    test_folder: Path, tmp_path: Path
+) -> None:
+    images = make_images(per_user=2)
+    execute(images, tiny_plan(images, "dp-merf", unit="user", images_per_user=3), tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
+    test = held_out(test_folder)
+    strangers = tuple(f"stranger {row}" for row in range(len(test)))
+    with pytest.raises(PrivacyError, match="1 training users"):
+        buy(run, replace(test, users=(*strangers[:-2], "person 3", "person 3")))
+    (run.vault / USER_FINGERPRINTS).unlink()
+    with pytest.raises(PrivacyError, match="without hashes of its training users"):
+        buy(run, replace(test, users=strangers))
+
+
+def test_hashes_of_user_ids_are_for_the_owner_alone(tmp_path: Path) -> None:
+    images = make_images(per_user=2)
+    execute(images, tiny_plan(images, "dp-merf", unit="user", images_per_user=3), tmp_path / "run")
+    path = tmp_path / "run" / "vault" / USER_FINGERPRINTS
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_bytes()) == 32 + 8 * len(set(images.users or ()))
+
+
 def test_after_a_look_at_exact_scores_nothing_is_sold(run: RunFolder, test_folder: Path) -> None:
     test = held_out(test_folder)
     score_run(run, test, Request(**REQUEST), **QUIET)
@@ -392,7 +429,7 @@ def test_user_level_scores_need_users_and_count_the_cap(test_folder: Path, tmp_p
     test = held_out(test_folder)
     with pytest.raises(ConfigError, match="a user for every test image"):
         buy(run, test)
-    scores = buy(run, replace(test, users=tuple(f"person {row // 4}" for row in range(len(test)))))
+    scores = buy(run, replace(test, users=tuple(f"stranger {row // 4}" for row in range(len(test)))))
     assert scores.privacy.claim.unit == "user"
     assert scores.noise_std == pytest.approx(ledger_event(run, 1).noise_multiplier * 3 * math.sqrt(5))
 

@@ -15,14 +15,14 @@ import torch
 
 from veilset.artifact import MANIFEST, Privacy, forget, update_manifest
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ConfigError, PrivacyError, RunError
+from veilset.errors import ConfigError, RunError
 from veilset.evaluate.noisy import count_correct
 from veilset.evaluate.utility import fitted_classifiers
 from veilset.files import read_json, write_atomically
 from veilset.looks import refuse_after_a_look
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
-from veilset.model import Model, from_pretrained
+from veilset.model import from_pretrained
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.bounds import Adjacency, GroupedSum, Unit, sum_sensitivity
 from veilset.privacy.claim import Claim
@@ -32,6 +32,7 @@ from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
 from veilset.run import BEFORE_BUDGET, UNTRACKED, budget_of
 from veilset.run_folder import RunFolder
+from veilset.score_checks import check_allowed
 from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores, row_bound, scores_bytes
 from veilset.scoring import Request, Warn
 from veilset.sharing import verify
@@ -116,7 +117,7 @@ def buy_scores(
     _publish_what_was_paid_for(folder)
     verify(folder.path)
     model = from_pretrained(folder.path)
-    _check_allowed(folder, test, request, model)
+    check_allowed(folder, test, request, model)
     plan = _reserved(folder, test, epsilon)
     for text in _warnings(plan, request, test):
         warn(text)
@@ -132,33 +133,6 @@ def buy_scores(
     scores = _release(folder, plan, counts, request, test.source)
     publish(folder)
     return scores
-
-
-def _check_allowed(folder: RunFolder, test: ImageSet, request: Request, model: Model) -> None:
-    if request.fidelity:
-        raise ConfigError(
-            "accuracies, the only scores that can be bought with noise",
-            f"{', '.join(request.fidelity)} as well",
-            "One image can change these by too much. Drop --fidelity; measure it for the owner, after the purchase.",
-        )
-    request.check_fits(model.spec, test.spec)
-    if model.claim.unit is Unit.USER and test.users is None:
-        raise ConfigError("a user for every test image, as in the fit", "none", "Give a manifest with a user column.")
-    images = int(test.valid.sum())
-    if not 0 < images * model.claim.delta < 1:
-        raise ConfigError(
-            f"some test images, and fewer than 1 / delta = {1 / model.claim.delta:g}",
-            f"{images:,}",
-            "Choose another test set, or fit with a smaller delta.",
-        )
-    shared = folder.count_training_images(test)
-    if shared is None or shared > 0:
-        raise PrivacyError(
-            "test images of people the model was not fitted on",
-            "a run without hashes of its training images" if shared is None else f"{shared:,} training images in it",
-            "Take them out of the test set: such a person would lose privacy twice. Nothing was charged.",
-        )
-    refuse_after_a_look(folder, test.source)
 
 
 def _reserved(folder: RunFolder, test: ImageSet, epsilon: float) -> ScorePlan:

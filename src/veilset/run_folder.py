@@ -15,7 +15,7 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor
 
 from veilset.budget import DatasetBudget
-from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints
+from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints, user_fingerprints
 from veilset.data.spec import ImageSet
 from veilset.errors import RunError
 from veilset.files import read_json, require_empty, write_atomically
@@ -25,6 +25,8 @@ from veilset.privacy.noise import NoiseSource
 
 FINGERPRINTS = "training-images.hashes"
 """A key of this run's own, then keyed hashes of the images it was fitted on."""
+USER_FINGERPRINTS = "training-users.hashes"
+"""The same for their user ids, where they have any."""
 HISTORY = "history.jsonl"
 
 
@@ -47,8 +49,7 @@ class RunFolder:
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
         note = json.dumps(_identity(images, budget)).encode()
         write_atomically(folder.vault / "images.json", note, mode=0o600)
-        key = NoiseSource().key_bytes(KEY_BYTES)
-        write_atomically(folder.vault / FINGERPRINTS, key + fingerprints(images, key).tobytes(), mode=0o600)
+        folder._keep_hashes(images)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
 
@@ -58,6 +59,15 @@ class RunFolder:
         if not folder.plan_path.is_file():
             raise RunError(f"a run folder at {path}", "no vault/plan.json in it", "Start it with `veilset fit --out`.")
         return folder
+
+    def _keep_hashes(self, images: ImageSet) -> None:
+        """What a test set is compared with later, each file under a key of its own."""
+        key = NoiseSource().key_bytes(KEY_BYTES)
+        write_atomically(self.vault / FINGERPRINTS, key + fingerprints(images, key).tobytes(), mode=0o600)
+        if images.users is not None:
+            key = NoiseSource().key_bytes(KEY_BYTES)
+            hashes = user_fingerprints(images.users, key).tobytes()
+            write_atomically(self.vault / USER_FINGERPRINTS, key + hashes, mode=0o600)
 
     @property
     def finished(self) -> bool:
@@ -109,13 +119,25 @@ class RunFolder:
 
     def count_training_images(self, images: ImageSet) -> int | None:
         """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""
-        path = self.vault / FINGERPRINTS
+        kept = self._hashes(FINGERPRINTS)
+        return None if kept is None else count_known(images, kept[1], kept[0])
+
+    def count_training_users(self, images: ImageSet) -> int | None:
+        """How many of the people in `images` this run was fitted on, by user id; None where one side has no ids."""
+        kept = self._hashes(USER_FINGERPRINTS)
+        if kept is None or images.users is None:
+            return None
+        return int(np.isin(user_fingerprints(images.users, kept[0]), kept[1]).sum())
+
+    def _hashes(self, name: str) -> tuple[bytes, np.ndarray] | None:
+        """A key and what it hashed; None for a run that kept nothing of the kind."""
+        path = self.vault / name
         if not path.is_file():
             return None
         data = path.read_bytes()
         if len(data) < KEY_BYTES or (len(data) - KEY_BYTES) % HASH_BYTES:
             raise RunError(f"hashes of the training images in {path}", "a damaged file", "Restore it from a backup.")
-        return count_known(images, np.frombuffer(data, dtype="<u8", offset=KEY_BYTES), data[:KEY_BYTES])
+        return data[:KEY_BYTES], np.frombuffer(data, dtype="<u8", offset=KEY_BYTES)
 
     def shard_key(self, budget: DatasetBudget | None) -> bytes:
         """The data set's key where it has a budget, else one of this run's own; the same after a resume."""

@@ -20,6 +20,9 @@ SUBJECT = "test set"
 ASSUMPTIONS = (
     "this epsilon is about the test images; that of the model is about its training images",
     "nobody has images in both the test set and the training set, else the losses of both add up",
+    "that the two sets share no image pixel by pixel, and at user level no user id, was found out without noise: that "
+    "there are scores reveals it, and neither epsilon covers it",
+    "the two sets were separated by person before any plan for the model or these scores was announced",
     "the classifiers saw synthetic images only, and each test image was judged by itself",
     "whether to publish these scores, and of which classifiers, was decided before any score on these test images",
 )
