@@ -131,15 +131,23 @@ class DatasetBudget:
     def begin(self, name: str, planned: Event) -> None:
         """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
         with self._opened() as file:
-            reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in file.entries)
-            used = any(name in (entry.get("begin"), entry.get("settle")) for entry in file.entries)
-            if used or not reserved:
-                raise BudgetExceeded(
-                    "a plan whose cost is reserved in this data set's budget, for one run",
-                    "it was run before" if used else "no such reservation",
-                    "Nothing was released. Make a new plan, or continue the run with --resume.",
-                )
+            self._check_waiting(file.entries, name, planned)
             file.append({"begin": name})
+
+    def check_waiting(self, name: str, planned: Event) -> None:
+        """Raises: BudgetExceeded for what `begin` would refuse; nothing is marked."""
+        self._check_waiting(self._entries(), name, planned)
+
+    @staticmethod
+    def _check_waiting(entries: list[dict[str, Any]], name: str, planned: Event) -> None:
+        reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in entries)
+        used = any(name in (entry.get("begin"), entry.get("settle")) for entry in entries)
+        if used or not reserved:
+            raise BudgetExceeded(
+                "a plan whose cost is reserved in this data set's budget, for one run",
+                "it was run before" if used else "no such reservation",
+                "Nothing was released. Make a new plan, or continue the run with --resume.",
+            )
 
     def go_on(self, name: str, head: str) -> None:
         """Notes that a run is resumed where its ledger stands at `head`.

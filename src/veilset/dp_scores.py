@@ -15,10 +15,10 @@ import torch
 
 from veilset.artifact import MANIFEST, Privacy, forget, update_manifest
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ConfigError, RunError
+from veilset.errors import BudgetExceeded, ConfigError, RunError
 from veilset.evaluate.noisy import count_correct
 from veilset.evaluate.utility import fitted_classifiers
-from veilset.files import read_json, write_atomically
+from veilset.files import only_one, read_json, write_atomically
 from veilset.looks import refuse_after_a_look
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
@@ -39,6 +39,7 @@ from veilset.sharing import verify
 
 PURCHASES = "dp-scores"
 RESERVED = "reserved.json"
+LOCK = "lock"
 LARGE_NOISE = 0.02
 """Standard deviation of an accuracy's privacy noise above which the purchase warns."""
 
@@ -111,9 +112,25 @@ def buy_scores(
     """Trains the classifiers on synthetic images and releases how often they are right, once, with noise.
 
     Everything that can be refused is refused before the cost is reserved, and the cost is reserved before a classifier
-    is trained. A purchase that is killed before its noise is drawn leaves its reservation to the next one; killed
-    later, it stays charged.
+    is trained. A purchase that stops before its release begins leaves its reservation to the next one; killed later, it
+    stays charged.
+
+    Raises: RunError while another purchase of this run is going on, which would use the same reservation.
     """
+    (folder.vault / PURCHASES).mkdir(mode=0o700, exist_ok=True)
+    with only_one(folder.vault / PURCHASES / LOCK, "one purchase of a run at a time"):
+        return _buy(folder, test, request, epsilon, device, progress, warn)
+
+
+def _buy(
+    folder: RunFolder,
+    test: ImageSet,
+    request: Request,
+    epsilon: float,
+    device: torch.device,
+    progress: Progress,
+    warn: Warn,
+) -> NoisyScores:
     _publish_what_was_paid_for(folder)
     verify(folder.path)
     model = from_pretrained(folder.path)
@@ -140,6 +157,7 @@ def _reserved(folder: RunFolder, test: ImageSet, epsilon: float) -> ScorePlan:
     path, asked = folder.vault / PURCHASES / RESERVED, (epsilon, _identity(test.source))
     plan = ScorePlan.load(path) if path.is_file() else None
     if plan is not None and (plan.epsilon, plan.test) == asked:
+        _check_unused(path, plan, test.source)
         return plan
     if plan is not None and plan.reservation is not None:
         raise ConfigError(
@@ -148,6 +166,22 @@ def _reserved(folder: RunFolder, test: ImageSet, epsilon: float) -> ScorePlan:
             "Buy what is reserved; it is charged already.",
         )
     return reserve_scores(folder, test.source, epsilon, before_fit=False)
+
+
+def _check_unused(path: Path, plan: ScorePlan, test: Source) -> None:
+    """A reservation that a copy of this run used, or a purchase that was killed, is put out of the way.
+
+    Raises: BudgetExceeded for one, before a classifier is trained in vain.
+    """
+    budget = budget_of(test)
+    if budget is None or plan.reservation is None:
+        return
+    try:
+        budget.check_waiting(plan.reservation, plan.event)
+    except BudgetExceeded as error:
+        path.replace(path.with_name(f"used-{plan.reservation}.json"))
+        todo = "Nothing was released now. The same command again reserves, and charges, another purchase."
+        raise BudgetExceeded(error.expected, error.found, todo) from error
 
 
 def _identity(source: Source) -> str:
@@ -184,10 +218,13 @@ def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Re
     Training took its time: that nobody looked meanwhile is checked once more.
     """
     refuse_after_a_look(folder, test)
-    place, budget = _new_place(folder), budget_of(test)
-    (folder.vault / PURCHASES / RESERVED).replace(place / "plan.json")
+    waiting, budget = folder.vault / PURCHASES / RESERVED, budget_of(test)
+    if not waiting.is_file():
+        raise RunError(f"the reservation of this purchase, {waiting}", "nothing", "Nothing was released. Buy again.")
     if budget is not None and plan.reservation is not None:
-        budget.begin(plan.reservation, plan.event)
+        budget.begin(plan.reservation, plan.event)  # where this fails, the reservation still waits
+    place = _new_place(folder)
+    waiting.replace(place / "plan.json")
     ledger = PrivacyLedger.open_new(
         place / "ledger.jsonl", planned=plan.event, reserve=NOTHING, adjacency=plan.adjacency, unit=plan.unit,
         delta=plan.delta,
