@@ -106,3 +106,8 @@ def test_epsilons_of_different_meaning_are_not_compared(change: dict) -> None:
     with pytest.raises(MixedAdjacency):
         gaussian_claim(1).check_comparable(gaussian_claim(1, **change))
     gaussian_claim(1).check_comparable(gaussian_claim(5))
+
+
+def test_a_claim_rules_out_exact_scores_and_not_the_noisy_ones_that_a_release_may_hold() -> None:
+    (about_scores,) = [text for text in KERNEL_ASSUMPTIONS if "score" in text]
+    assert about_scores.startswith("no exact score on the real images")
