@@ -16,6 +16,7 @@ from torch import Tensor
 
 from veilset.budget import DatasetBudget
 from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints, user_fingerprints
+from veilset.data.options import FITS
 from veilset.data.spec import ImageSet
 from veilset.errors import RunError
 from veilset.files import read_json, require_empty, write_atomically
@@ -23,6 +24,8 @@ from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.privacy.noise import NoiseSource
 
+IMAGES = "images.json"
+"""Which images the run is about, and how they were read."""
 FINGERPRINTS = "training-images.hashes"
 """A key of this run's own, then keyed hashes of the images it was fitted on."""
 USER_FINGERPRINTS = "training-users.hashes"
@@ -47,8 +50,8 @@ class RunFolder:
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
-        note = json.dumps(_identity(images, budget)).encode()
-        write_atomically(folder.vault / "images.json", note, mode=0o600)
+        note = json.dumps({**_identity(images, budget), "fit": images.source.fit}).encode()
+        write_atomically(folder.vault / IMAGES, note, mode=0o600)
         folder._keep_hashes(images)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
@@ -113,9 +116,18 @@ class RunFolder:
         return self.vault / "checkpoints" / f"{name}.safetensors"
 
     def check_same_images(self, images: ImageSet, budget: DatasetBudget | None) -> None:
-        known = read_json(self.vault / "images.json", "the note of this run's images")
-        if known != _identity(images, budget):
+        known = self._note()
+        if known.get("images") != _identity(images, budget)["images"]:
             raise RunError("the images this run was started on", "others", f"Resume it with {known.get('images')}.")
+
+    @property
+    def fit(self) -> str | None:
+        """How the training images were brought to one size; None where nothing was asked for or noted."""
+        fit = self._note().get("fit") if (self.vault / IMAGES).is_file() else None
+        return str(fit) if fit in FITS else None
+
+    def _note(self) -> dict[str, Any]:
+        return read_json(self.vault / IMAGES, "the note of this run's images")
 
     def count_training_images(self, images: ImageSet) -> int | None:
         """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""

@@ -79,7 +79,7 @@ def load(
         ids=ids,
         users=users,
         strict=strict,
-        source=_described(source, benchmark),
+        source=_described(source, benchmark, fit),
         progress=progress,
     )
     return _opened(source, labels, options).read()
@@ -113,17 +113,17 @@ def inspect(
         ids=ids,
         users=users,
         strict=strict,
-        source=_described(source, benchmark),
+        source=_described(source, benchmark, fit),
         progress=progress,
     )
     collection = _opened(source, labels, options)
     return collection.spec(), suggest_declared_size(len(collection))
 
 
-def _described(source: Any, benchmark: Any) -> Source:
+def _described(source: Any, benchmark: Any, fit: Fit | None) -> Source:
     if benchmark is not None and not (isinstance(benchmark, str) and benchmark.strip()):
         raise ConfigError("the name of a public benchmark, or None", f"{benchmark!r}", "Leave it out for private data.")
-    return Source(path=str(source) if isinstance(source, str | Path) else None, benchmark=benchmark)
+    return Source(path=str(source) if isinstance(source, str | Path) else None, benchmark=benchmark, fit=fit)
 
 
 def _opened(source: Any, labels: Any, options: ReadOptions) -> Collection:
