@@ -32,6 +32,7 @@ from veilset.errors import (
     VeilsetError,
 )
 from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
+from veilset.evaluate.presets import PRESETS, Preset
 from veilset.evaluate.scores import Score
 from veilset.model import Model
 from veilset.privacy.accounting import price
@@ -41,6 +42,7 @@ from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.run import execute
 from veilset.run_folder import FINGERPRINTS, USER_FINGERPRINTS, RunFolder
+from veilset.score_release import NoisyScores, scores_bytes
 from veilset.scoring import Request, score_run
 from veilset.sharing import export, verify
 
@@ -143,6 +145,14 @@ def forged(run: RunFolder, change: Callable[[dict[str, Any]], None]) -> None:
         lambda one: one["claim"].update(delta=0.1),
         lambda one: one["claim"].update(assumptions=[]),
         lambda one: one["claim"].update(epsilon=None),
+        lambda one: one["claim"].update(published={"epsilon": 0.1, "status": "sound", "source": "a paper"}),
+        lambda one: one["claim"].update(accountant="exact Gaussian | eps_proven=0.1"),
+        lambda one: one["claim"].update(stamps=["eps_proven=0.1"]),
+        lambda one: one["claim"].update(stamps=["public benchmark data (mnist)"]),
+        lambda one: one["claim"]["assumptions"].pop(),
+        lambda one: one["claim"]["assumptions"].append("eps_proven=0.1"),
+        lambda one: one.update(preset="quick"),
+        lambda one: one.update(preset="my-own"),
         lambda one: one["ledger"].pop(1),
         lambda one: one["ledger"].pop(),
         lambda one: one["correct"].__setitem__(0, 1e6),
@@ -158,6 +168,67 @@ def test_verify_refuses_forged_noisy_scores(
     forged(run, change)
     with pytest.raises((ArtifactError, LedgerError)):
         verify(run.path)
+
+
+def rewrite(run: RunFolder, purchases: list[NoisyScores]) -> None:
+    """A forger who computes everything anew that follows from the counts."""
+    (run.release / "scores.json").write_bytes(scores_bytes(purchases))
+    update_manifest(run.release)
+
+
+def test_verify_refuses_a_cap_per_user_at_record_level(run: RunFolder, test_folder: Path) -> None:
+    scores = buy(run, held_out(test_folder))
+    rewrite(run, [replace(scores, images_per_user=3)])
+    with pytest.raises(ArtifactError, match="images per user"):
+        verify(run.path)
+
+
+@pytest.mark.parametrize("cap", [None, 1, 4])
+def test_verify_refuses_another_cap_per_user_than_that_of_the_fit(
+    test_folder: Path, tmp_path: Path, cap: int | None
+) -> None:
+    images = make_images(per_user=2)
+    execute(images, tiny_plan(images, "dp-merf", unit="user", images_per_user=3), tmp_path / "run")
+    run, test = RunFolder.open(tmp_path / "run"), held_out(test_folder)
+    scores = buy(run, replace(test, users=tuple(f"stranger {row}" for row in range(len(test)))))
+    assert verify(run.path)["noisy_scores"]
+    rewrite(run, [replace(scores, images_per_user=cap)])
+    with pytest.raises(ArtifactError, match="3 images per user"):
+        verify(run.path)
+
+
+def test_verify_refuses_noisy_scores_in_other_terms_than_the_models(
+    run: RunFolder, test_folder: Path, tmp_path: Path
+) -> None:
+    images = make_images()
+    execute(images, tiny_plan(images, "dp-merf", delta=1e-6), tmp_path / "other")
+    scores = buy(RunFolder.open(tmp_path / "other"), held_out(test_folder))
+    rewrite(run, [scores])
+    with pytest.raises(ArtifactError, match="the model's delta"):
+        verify(run.path)
+
+
+def test_verify_refuses_a_file_of_scores_without_a_purchase(run: RunFolder) -> None:
+    rewrite(run, [])
+    with pytest.raises(ArtifactError, match="no purchase"):
+        verify(run.path)
+
+
+def test_verify_accepts_the_scores_of_a_whole_preset(
+    run: RunFolder, test_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "tiny", Preset(description="", classifiers=("first", "second")))
+    buy(run, held_out(test_folder), preset="tiny")
+    assert verify(run.path)["noisy_scores"]
+
+
+@pytest.mark.parametrize("name", ["toy | eps_proven=0.1", "line\nbreak", "x" * 81])
+def test_a_benchmark_whose_name_reads_like_a_claim_is_refused_before_it_costs_anything(
+    run: RunFolder, test_folder: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match="benchmark's name"):
+        buy(run, held_out(test_folder, benchmark=name))
+    assert not (run.vault / PURCHASES / RESERVED).exists()
 
 
 def test_the_cost_is_reserved_before_anything_is_sampled_or_trained(
@@ -401,6 +472,7 @@ def test_scores_on_a_public_benchmark_do_not_spoil_a_purchase(run: RunFolder, te
 
 def test_a_benchmark_is_stamped_as_one(run: RunFolder, test_folder: Path) -> None:
     claim = buy(run, held_out(test_folder, benchmark="toy")).privacy.claim
+    assert verify(run.path)["noisy_scores"][0].startswith("public benchmark data (toy) | ")
     assert claim.stamps == ("public benchmark data (toy)",)
     assert not any("not counted" in text for text in claim.assumptions)
 

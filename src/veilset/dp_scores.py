@@ -33,7 +33,15 @@ from veilset.privacy.release import Door
 from veilset.run import BEFORE_BUDGET, UNTRACKED, budget_of
 from veilset.run_folder import RunFolder
 from veilset.score_checks import check_allowed
-from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores, row_bound, scores_bytes
+from veilset.score_release import (
+    ASSUMPTIONS,
+    SCORES,
+    NoisyScores,
+    benchmark_stamps,
+    read_noisy_scores,
+    row_bound,
+    scores_bytes,
+)
 from veilset.scoring import Request, Warn
 from veilset.sharing import verify
 
@@ -253,9 +261,8 @@ def _new_place(folder: RunFolder) -> Path:
 
 
 def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
-    benchmark = test.benchmark
-    untracked = () if benchmark else (UNTRACKED if budget_of(test) is None else BEFORE_BUDGET,)
-    stamps = (f"public benchmark data ({benchmark})",) if benchmark else ()
+    stamps = benchmark_stamps(test.benchmark)
+    untracked = () if stamps else (UNTRACKED if budget_of(test) is None else BEFORE_BUDGET,)
     claim = Claim.from_ledger(ledger, assumptions=(*ASSUMPTIONS, *untracked), published=None, stamps=stamps)
     return Privacy(claim, tuple(ledger.lines()))
 

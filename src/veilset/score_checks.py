@@ -8,6 +8,7 @@ from veilset.looks import refuse_after_a_look
 from veilset.model import Model
 from veilset.privacy.bounds import Unit
 from veilset.run_folder import RunFolder
+from veilset.score_release import benchmark_stamps
 from veilset.scoring import Request
 
 
@@ -19,6 +20,7 @@ def check_allowed(folder: RunFolder, test: ImageSet, request: Request, model: Mo
             f"{', '.join(request.fidelity)} as well",
             "One image can change these by too much. Drop --fidelity; measure it for the owner, after the purchase.",
         )
+    benchmark_stamps(test.source.benchmark)  # refuses a name that could not be published
     request.check_fits(model.spec, test.spec)
     if model.claim.unit is Unit.USER and test.users is None:
         raise ConfigError("a user for every test image, as in the fit", "none", "Give a manifest with a user column.")
