@@ -58,9 +58,8 @@ def verify(path: Path) -> dict[str, Any]:
 
 
 def _check_terms(claim: Claim, record: LedgerRecord) -> None:
-    if _terms(claim) != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) != (
-        not record.private
-    ):
+    charged = (record.delta, record.adjacency, record.unit)
+    if _terms(claim) != charged or (claim.epsilon is None) != (not record.private):
         raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
 
 
