@@ -151,8 +151,6 @@ def forged(run: RunFolder, change: Callable[[dict[str, Any]], None]) -> None:
         lambda one: one["claim"].update(stamps=["public benchmark data (mnist)"]),
         lambda one: one["claim"]["assumptions"].pop(),
         lambda one: one["claim"]["assumptions"].append("eps_proven=0.1"),
-        lambda one: one.update(preset="quick"),
-        lambda one: one.update(preset="my-own"),
         lambda one: one["ledger"].pop(1),
         lambda one: one["ledger"].pop(),
         lambda one: one["correct"].__setitem__(0, 1e6),
@@ -211,6 +209,13 @@ def test_verify_refuses_noisy_scores_in_other_terms_than_the_models(
 def test_verify_refuses_a_file_of_scores_without_a_purchase(run: RunFolder) -> None:
     rewrite(run, [])
     with pytest.raises(ArtifactError, match="no purchase"):
+        verify(run.path)
+
+
+@pytest.mark.parametrize("preset", ["quick", "my-own"])
+def test_verify_refuses_a_preset_whose_classifiers_are_others(run: RunFolder, test_folder: Path, preset: str) -> None:
+    rewrite(run, [replace(buy(run, held_out(test_folder)), preset=preset)])
+    with pytest.raises(ArtifactError, match="classifiers of the preset"):
         verify(run.path)
 
 
