@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "studio", "console", "__main__"),
-    ("report", "api", "scoring", "dp_scores"),
+    ("report", "api", "scoring", "dp_scores", "score_checks", "looks"),
     ("run", "goals", "sharing", "run_folder", "sketching", "synthesis", "merging"),
     ("model", "sketch_release"),
     ("evaluate", "audit"),

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 import torch
 from contract.cases import make_images, tiny_plan
+from purchases import QUIET, REQUEST, buy, charged, fix_classifiers, held_out, with_budget, write_held_out
 
 import veilset
 from veilset import dp_scores
 from veilset.artifact import read_release, update_manifest
 from veilset.budget import DatasetBudget
-from veilset.data.spec import ImageSet, Source
+from veilset.data.spec import Source
 from veilset.data.write import write_folder
-from veilset.dp_scores import PURCHASES, RESERVED, ScorePlan, buy_scores, reserve_scores
+from veilset.dp_scores import PURCHASES, RESERVED, ScorePlan, reserve_scores
 from veilset.errors import (
     ArtifactError,
     BudgetExceeded,
@@ -31,33 +32,24 @@ from veilset.errors import (
     VeilsetError,
 )
 from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
+from veilset.evaluate.presets import PRESETS, Preset
 from veilset.evaluate.scores import Score
 from veilset.model import Model
 from veilset.privacy.accounting import price
-from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Composed, Gaussian
 from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.run import execute
-from veilset.run_folder import FINGERPRINTS, RunFolder
-from veilset.score_release import NoisyScores
+from veilset.run_folder import FINGERPRINTS, USER_FINGERPRINTS, RunFolder
+from veilset.score_release import NoisyScores, scores_bytes
 from veilset.scoring import Request, score_run
 from veilset.sharing import export, verify
-
-QUIET: dict[str, Any] = {"device": torch.device("cpu"), "progress": lambda *_: None}
-REQUEST = {"number": 12, "classifiers": ("first", "second"), "seeds": (0, 1)}
 
 
 @pytest.fixture(autouse=True)
 def _fixed_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two classifiers that always answer with the first and with the second class."""
-    for label, name in enumerate(("first", "second")):
-
-        def fit(train: ImageSet, ctx: Any, label: int = label) -> Callable[[torch.Tensor], torch.Tensor]:
-            ctx.tick("fitted")
-            return lambda images: torch.full((len(images),), label)
-
-        monkeypatch.setitem(CLASSIFIERS, name, Classifier(fit=fit))
+    fix_classifiers(monkeypatch)
 
 
 @pytest.fixture
@@ -67,29 +59,7 @@ def run(copy_of_run: Callable[[], Path]) -> RunFolder:
 
 @pytest.fixture
 def test_folder(tmp_path: Path) -> Path:
-    """600 test images: 300, 200 and 100 of the three classes."""
-    write_folder(make_images((300, 200, 100), seed=42), tmp_path / "held out")
-    return tmp_path / "held out"
-
-
-def held_out(folder: Path, **options: Any) -> ImageSet:
-    return veilset.load(folder, **options)
-
-
-def with_budget(folder: Path, epsilon: float = 10.0, **terms: Any) -> DatasetBudget:
-    wanted = {"delta": 1e-5, "adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD, **terms}
-    return DatasetBudget.create(folder, epsilon=epsilon, **wanted)
-
-
-def buy(run: RunFolder, test: ImageSet, epsilon: float = 4.0, **options: Any) -> NoisyScores:
-    more = {key: options.pop(key) for key in ("warn",) if key in options}
-    return buy_scores(run, test, Request(**{**REQUEST, **options}), epsilon=epsilon, **QUIET, **more)
-
-
-def charged(folder: Path) -> float:
-    budget = DatasetBudget.find(folder)
-    assert budget is not None
-    return budget.status().epsilon_charged
+    return write_held_out(tmp_path / "held out")
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, target: Any, name: str) -> None:
@@ -121,6 +91,7 @@ def test_the_claim_is_about_the_test_set_and_names_what_it_assumes(run: RunFolde
     text = " ".join(claim.assumptions)
     for words in ("about the test images", "both the test set and the training set", "not counted", "judged by itself"):
         assert words in text
+    assert "there are scores reveals it, and neither epsilon covers it" in text
     assert scores.to_json()["subject"] == "test set"
 
 
@@ -174,6 +145,12 @@ def forged(run: RunFolder, change: Callable[[dict[str, Any]], None]) -> None:
         lambda one: one["claim"].update(delta=0.1),
         lambda one: one["claim"].update(assumptions=[]),
         lambda one: one["claim"].update(epsilon=None),
+        lambda one: one["claim"].update(published={"epsilon": 0.1, "status": "sound", "source": "a paper"}),
+        lambda one: one["claim"].update(accountant="exact Gaussian | eps_proven=0.1"),
+        lambda one: one["claim"].update(stamps=["eps_proven=0.1"]),
+        lambda one: one["claim"].update(stamps=["public benchmark data (mnist)"]),
+        lambda one: one["claim"]["assumptions"].pop(),
+        lambda one: one["claim"]["assumptions"].append("eps_proven=0.1"),
         lambda one: one["ledger"].pop(1),
         lambda one: one["ledger"].pop(),
         lambda one: one["correct"].__setitem__(0, 1e6),
@@ -189,6 +166,74 @@ def test_verify_refuses_forged_noisy_scores(
     forged(run, change)
     with pytest.raises((ArtifactError, LedgerError)):
         verify(run.path)
+
+
+def rewrite(run: RunFolder, purchases: list[NoisyScores]) -> None:
+    """A forger who computes everything anew that follows from the counts."""
+    (run.release / "scores.json").write_bytes(scores_bytes(purchases))
+    update_manifest(run.release)
+
+
+def test_verify_refuses_a_cap_per_user_at_record_level(run: RunFolder, test_folder: Path) -> None:
+    scores = buy(run, held_out(test_folder))
+    rewrite(run, [replace(scores, images_per_user=3)])
+    with pytest.raises(ArtifactError, match="images per user"):
+        verify(run.path)
+
+
+@pytest.mark.parametrize("cap", [None, 1, 4])
+def test_verify_refuses_another_cap_per_user_than_that_of_the_fit(
+    test_folder: Path, tmp_path: Path, cap: int | None
+) -> None:
+    images = make_images(per_user=2)
+    execute(images, tiny_plan(images, "dp-merf", unit="user", images_per_user=3), tmp_path / "run")
+    run, test = RunFolder.open(tmp_path / "run"), held_out(test_folder)
+    scores = buy(run, replace(test, users=tuple(f"stranger {row}" for row in range(len(test)))))
+    assert verify(run.path)["noisy_scores"]
+    rewrite(run, [replace(scores, images_per_user=cap)])
+    with pytest.raises(ArtifactError, match="3 images per user"):
+        verify(run.path)
+
+
+def test_verify_refuses_noisy_scores_in_other_terms_than_the_models(
+    run: RunFolder, test_folder: Path, tmp_path: Path
+) -> None:
+    images = make_images()
+    execute(images, tiny_plan(images, "dp-merf", delta=1e-6), tmp_path / "other")
+    scores = buy(RunFolder.open(tmp_path / "other"), held_out(test_folder))
+    rewrite(run, [scores])
+    with pytest.raises(ArtifactError, match="the model's delta"):
+        verify(run.path)
+
+
+def test_verify_refuses_a_file_of_scores_without_a_purchase(run: RunFolder) -> None:
+    rewrite(run, [])
+    with pytest.raises(ArtifactError, match="no purchase"):
+        verify(run.path)
+
+
+@pytest.mark.parametrize("preset", ["quick", "my-own"])
+def test_verify_refuses_a_preset_whose_classifiers_are_others(run: RunFolder, test_folder: Path, preset: str) -> None:
+    rewrite(run, [replace(buy(run, held_out(test_folder)), preset=preset)])
+    with pytest.raises(ArtifactError, match="classifiers of the preset"):
+        verify(run.path)
+
+
+def test_verify_accepts_the_scores_of_a_whole_preset(
+    run: RunFolder, test_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "tiny", Preset(description="", classifiers=("first", "second")))
+    buy(run, held_out(test_folder), preset="tiny")
+    assert verify(run.path)["noisy_scores"]
+
+
+@pytest.mark.parametrize("name", ["toy | eps_proven=0.1", "line\nbreak", "x" * 81])
+def test_a_benchmark_whose_name_reads_like_a_claim_is_refused_before_it_costs_anything(
+    run: RunFolder, test_folder: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match="benchmark's name"):
+        buy(run, held_out(test_folder, benchmark=name))
+    assert not (run.vault / PURCHASES / RESERVED).exists()
 
 
 def test_the_cost_is_reserved_before_anything_is_sampled_or_trained(
@@ -374,6 +419,42 @@ def test_training_images_in_the_test_set_are_refused_even_if_there_is_only_one(
         buy(run, test)
 
 
+def test_a_refused_overlap_does_not_promise_that_a_reserved_cost_comes_back(run: RunFolder, test_folder: Path) -> None:
+    with_budget(test_folder)
+    reserve_scores(run, Source(path=str(test_folder)), 4.0, before_fit=True)
+    test = held_out(test_folder)
+    pixels = test.pixels.clone()
+    pixels[17] = make_images().pixels[0]
+    with pytest.raises(PrivacyError, match="1 training images") as caught:
+        buy(run, replace(test, pixels=pixels))
+    assert "Nothing was charged" not in caught.value.todo
+    assert "stays charged" in caught.value.todo
+    assert charged(test_folder) == pytest.approx(4.0)
+
+
+def test_at_user_level_a_person_in_both_sets_is_refused_whatever_the_pictures(
+    test_folder: Path, tmp_path: Path
+) -> None:
+    images = make_images(per_user=2)
+    execute(images, tiny_plan(images, "dp-merf", unit="user", images_per_user=3), tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
+    test = held_out(test_folder)
+    strangers = tuple(f"stranger {row}" for row in range(len(test)))
+    with pytest.raises(PrivacyError, match="1 training users"):
+        buy(run, replace(test, users=(*strangers[:-2], "person 3", "person 3")))
+    (run.vault / USER_FINGERPRINTS).unlink()
+    with pytest.raises(PrivacyError, match="without hashes of its training users"):
+        buy(run, replace(test, users=strangers))
+
+
+def test_hashes_of_user_ids_are_for_the_owner_alone(tmp_path: Path) -> None:
+    images = make_images(per_user=2)
+    execute(images, tiny_plan(images, "dp-merf", unit="user", images_per_user=3), tmp_path / "run")
+    path = tmp_path / "run" / "vault" / USER_FINGERPRINTS
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_bytes()) == 32 + 8 * len(set(images.users or ()))
+
+
 def test_after_a_look_at_exact_scores_nothing_is_sold(run: RunFolder, test_folder: Path) -> None:
     test = held_out(test_folder)
     score_run(run, test, Request(**REQUEST), **QUIET)
@@ -396,6 +477,7 @@ def test_scores_on_a_public_benchmark_do_not_spoil_a_purchase(run: RunFolder, te
 
 def test_a_benchmark_is_stamped_as_one(run: RunFolder, test_folder: Path) -> None:
     claim = buy(run, held_out(test_folder, benchmark="toy")).privacy.claim
+    assert verify(run.path)["noisy_scores"][0].startswith("public benchmark data (toy) | ")
     assert claim.stamps == ("public benchmark data (toy)",)
     assert not any("not counted" in text for text in claim.assumptions)
 
@@ -424,7 +506,7 @@ def test_user_level_scores_need_users_and_count_the_cap(test_folder: Path, tmp_p
     test = held_out(test_folder)
     with pytest.raises(ConfigError, match="a user for every test image"):
         buy(run, test)
-    scores = buy(run, replace(test, users=tuple(f"person {row // 4}" for row in range(len(test)))))
+    scores = buy(run, replace(test, users=tuple(f"stranger {row // 4}" for row in range(len(test)))))
     assert scores.privacy.claim.unit == "user"
     assert scores.noise_std == pytest.approx(ledger_event(run, 1).noise_multiplier * 3 * math.sqrt(5))
 

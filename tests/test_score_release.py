@@ -113,7 +113,9 @@ def test_anything_that_does_not_follow_from_the_noisy_counts_is_refused(
         read_noisy_scores(changed(scores, **changes))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"purchases": 3}', b'{"purchases": [3]}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"purchases": 3}', b'{\n "purchases": []\n}', b'{"purchases": [3]}']
+)
 def test_a_file_that_holds_no_scores_is_refused(data: bytes) -> None:
     with pytest.raises(ArtifactError):
         read_noisy_scores(data)

@@ -131,15 +131,23 @@ class DatasetBudget:
     def begin(self, name: str, planned: Event) -> None:
         """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
         with self._opened() as file:
-            reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in file.entries)
-            used = any(name in (entry.get("begin"), entry.get("settle")) for entry in file.entries)
-            if used or not reserved:
-                raise BudgetExceeded(
-                    "a plan whose cost is reserved in this data set's budget, for one run",
-                    "it was run before" if used else "no such reservation",
-                    "Nothing was released. Make a new plan, or continue the run with --resume.",
-                )
+            self._check_waiting(file.entries, name, planned)
             file.append({"begin": name})
+
+    def check_waiting(self, name: str, planned: Event) -> None:
+        """Raises: BudgetExceeded for what `begin` would refuse; nothing is marked."""
+        self._check_waiting(self._entries(), name, planned)
+
+    @staticmethod
+    def _check_waiting(entries: list[dict[str, Any]], name: str, planned: Event) -> None:
+        reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in entries)
+        used = any(name in (entry.get("begin"), entry.get("settle")) for entry in entries)
+        if used or not reserved:
+            raise BudgetExceeded(
+                "a plan whose cost is reserved in this data set's budget, for one run",
+                "it was run before" if used else "no such reservation",
+                "Nothing was released. Make a new plan, or continue the run with --resume.",
+            )
 
     def go_on(self, name: str, head: str) -> None:
         """Notes that a run is resumed where its ledger stands at `head`.
@@ -162,6 +170,17 @@ class DatasetBudget:
             before = [from_json(entry["of"]) for entry in file.entries if entry.get("settle") == name]
             if not before or self._price([spent]) > self._price([before[-1]]):
                 file.append({"settle": name, "of": to_json(spent)})
+
+    def note_look(self, run: str) -> None:
+        """Notes, once for each run, that exact scores on these images are measured: no run can sell noisy ones then."""
+        with self._opened() as file:
+            if not any(entry.get("look") == run for entry in file.entries):
+                file.append({"look": run})
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """Runs that measured exact scores on these images."""
+        return tuple(str(entry["look"]) for entry in self._entries() if "look" in entry)
 
     def status(self) -> BudgetStatus:
         entries = self._entries()

@@ -15,13 +15,14 @@ import torch
 
 from veilset.artifact import MANIFEST, Privacy, forget, update_manifest
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ConfigError, PrivacyError, RunError
+from veilset.errors import BudgetExceeded, ConfigError, RunError
 from veilset.evaluate.noisy import count_correct
 from veilset.evaluate.utility import fitted_classifiers
-from veilset.files import read_json, write_atomically
+from veilset.files import only_one, read_json, write_atomically
+from veilset.looks import refuse_after_a_look
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
-from veilset.model import Model, from_pretrained
+from veilset.model import from_pretrained
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.bounds import Adjacency, GroupedSum, Unit, sum_sensitivity
 from veilset.privacy.claim import Claim
@@ -29,15 +30,24 @@ from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
-from veilset.report.vault import read_scores
 from veilset.run import BEFORE_BUDGET, UNTRACKED, budget_of
 from veilset.run_folder import RunFolder
-from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores, row_bound, scores_bytes
+from veilset.score_checks import check_allowed
+from veilset.score_release import (
+    ASSUMPTIONS,
+    SCORES,
+    NoisyScores,
+    benchmark_stamps,
+    read_noisy_scores,
+    row_bound,
+    scores_bytes,
+)
 from veilset.scoring import Request, Warn
 from veilset.sharing import verify
 
 PURCHASES = "dp-scores"
 RESERVED = "reserved.json"
+LOCK = "lock"
 LARGE_NOISE = 0.02
 """Standard deviation of an accuracy's privacy noise above which the purchase warns."""
 
@@ -75,8 +85,10 @@ def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fi
 
     Delta, adjacency and unit are those of the run, so that its two claims speak the same language.
 
-    Raises: BudgetExceeded or MixedAdjacency from the budget; nothing is reserved then.
+    Raises: BudgetExceeded or MixedAdjacency from the budget, PrivacyError where exact scores on the test set were
+      measured; nothing is reserved then.
     """
+    refuse_after_a_look(folder, test)
     plan = Plan.load(folder.plan_path)
     if plan.not_private is not None:
         raise ConfigError("a run with a privacy claim", plan.not_private, "Noisy scores go into releases only.")
@@ -108,13 +120,29 @@ def buy_scores(
     """Trains the classifiers on synthetic images and releases how often they are right, once, with noise.
 
     Everything that can be refused is refused before the cost is reserved, and the cost is reserved before a classifier
-    is trained. A purchase that is killed before its noise is drawn leaves its reservation to the next one; killed
-    later, it stays charged.
+    is trained. A purchase that stops before its release begins leaves its reservation to the next one; killed later, it
+    stays charged.
+
+    Raises: RunError while another purchase of this run is going on, which would use the same reservation.
     """
+    (folder.vault / PURCHASES).mkdir(mode=0o700, exist_ok=True)
+    with only_one(folder.vault / PURCHASES / LOCK, "one purchase of a run at a time"):
+        return _buy(folder, test, request, epsilon, device, progress, warn)
+
+
+def _buy(
+    folder: RunFolder,
+    test: ImageSet,
+    request: Request,
+    epsilon: float,
+    device: torch.device,
+    progress: Progress,
+    warn: Warn,
+) -> NoisyScores:
     _publish_what_was_paid_for(folder)
     verify(folder.path)
     model = from_pretrained(folder.path)
-    _check_allowed(folder, test, request, model)
+    check_allowed(folder, test, request, model)
     plan = _reserved(folder, test, epsilon)
     for text in _warnings(plan, request, test):
         warn(text)
@@ -132,43 +160,12 @@ def buy_scores(
     return scores
 
 
-def _check_allowed(folder: RunFolder, test: ImageSet, request: Request, model: Model) -> None:
-    if request.fidelity:
-        raise ConfigError(
-            "accuracies, the only scores that can be bought with noise",
-            f"{', '.join(request.fidelity)} as well",
-            "One image can change these by too much. Drop --fidelity; measure it for the owner, after the purchase.",
-        )
-    request.check_fits(model.spec, test.spec)
-    if model.claim.unit is Unit.USER and test.users is None:
-        raise ConfigError("a user for every test image, as in the fit", "none", "Give a manifest with a user column.")
-    images = int(test.valid.sum())
-    if not 0 < images * model.claim.delta < 1:
-        raise ConfigError(
-            f"some test images, and fewer than 1 / delta = {1 / model.claim.delta:g}",
-            f"{images:,}",
-            "Choose another test set, or fit with a smaller delta.",
-        )
-    shared = folder.count_training_images(test)
-    if shared is None or shared > 0:
-        raise PrivacyError(
-            "test images of people the model was not fitted on",
-            "a run without hashes of its training images" if shared is None else f"{shared:,} training images in it",
-            "Take them out of the test set: such a person would lose privacy twice. Nothing was charged.",
-        )
-    if any(score.touched_private_data for score in read_scores(folder.vault)):
-        raise PrivacyError(
-            "noisy scores that are bought before exact ones are seen",
-            "exact scores of this run on private images in its vault",
-            "What to publish would be chosen by looking. Buy first, measure afterwards; for this run it is too late.",
-        )
-
-
 def _reserved(folder: RunFolder, test: ImageSet, epsilon: float) -> ScorePlan:
     """The reservation that waits in the vault, or a new one."""
     path, asked = folder.vault / PURCHASES / RESERVED, (epsilon, _identity(test.source))
     plan = ScorePlan.load(path) if path.is_file() else None
     if plan is not None and (plan.epsilon, plan.test) == asked:
+        _check_unused(path, plan, test.source)
         return plan
     if plan is not None and plan.reservation is not None:
         raise ConfigError(
@@ -177,6 +174,22 @@ def _reserved(folder: RunFolder, test: ImageSet, epsilon: float) -> ScorePlan:
             "Buy what is reserved; it is charged already.",
         )
     return reserve_scores(folder, test.source, epsilon, before_fit=False)
+
+
+def _check_unused(path: Path, plan: ScorePlan, test: Source) -> None:
+    """A reservation that a copy of this run used, or a purchase that was killed, is put out of the way.
+
+    Raises: BudgetExceeded for one, before a classifier is trained in vain.
+    """
+    budget = budget_of(test)
+    if budget is None or plan.reservation is None:
+        return
+    try:
+        budget.check_waiting(plan.reservation, plan.event)
+    except BudgetExceeded as error:
+        path.replace(path.with_name(f"used-{plan.reservation}.json"))
+        todo = "Nothing was released now. The same command again reserves, and charges, another purchase."
+        raise BudgetExceeded(error.expected, error.found, todo) from error
 
 
 def _identity(source: Source) -> str:
@@ -208,11 +221,18 @@ def _num_counts(request: Request) -> int:
 
 
 def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Request, test: Source) -> NoisyScores:
-    """The only step from the test images to something that may be shared. The reservation is used up first."""
-    place, budget = _new_place(folder), budget_of(test)
-    (folder.vault / PURCHASES / RESERVED).replace(place / "plan.json")
+    """The only step from the test images to something that may be shared. The reservation is used up first.
+
+    Training took its time: that nobody looked meanwhile is checked once more.
+    """
+    refuse_after_a_look(folder, test)
+    waiting, budget = folder.vault / PURCHASES / RESERVED, budget_of(test)
+    if not waiting.is_file():
+        raise RunError(f"the reservation of this purchase, {waiting}", "nothing", "Nothing was released. Buy again.")
     if budget is not None and plan.reservation is not None:
-        budget.begin(plan.reservation, plan.event)
+        budget.begin(plan.reservation, plan.event)  # where this fails, the reservation still waits
+    place = _new_place(folder)
+    waiting.replace(place / "plan.json")
     ledger = PrivacyLedger.open_new(
         place / "ledger.jsonl", planned=plan.event, reserve=NOTHING, adjacency=plan.adjacency, unit=plan.unit,
         delta=plan.delta,
@@ -241,9 +261,8 @@ def _new_place(folder: RunFolder) -> Path:
 
 
 def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
-    benchmark = test.benchmark
-    untracked = () if benchmark else (UNTRACKED if budget_of(test) is None else BEFORE_BUDGET,)
-    stamps = (f"public benchmark data ({benchmark})",) if benchmark else ()
+    stamps = benchmark_stamps(test.benchmark)
+    untracked = () if stamps else (UNTRACKED if budget_of(test) is None else BEFORE_BUDGET,)
     claim = Claim.from_ledger(ledger, assumptions=(*ASSUMPTIONS, *untracked), published=None, stamps=stamps)
     return Privacy.of_run(claim, ledger.lines())
 

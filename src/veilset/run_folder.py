@@ -15,19 +15,22 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor
 
 from veilset.budget import DatasetBudget
-from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints
-from veilset.data.spec import Images
+from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints, user_fingerprints
+from veilset.data.options import FITS
+from veilset.data.spec import Images, ImageSet
 from veilset.errors import RunError
 from veilset.files import read_json, require_empty, write_atomically
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.privacy.noise import NoiseSource
 
+IMAGES = "images.json"
+"""Which images the run is about, and how they were read."""
 FINGERPRINTS = "training-images.hashes"
 """A key of this run's own, then keyed hashes of the images it was fitted on."""
+USER_FINGERPRINTS = "training-users.hashes"
+"""The same for their user ids, where they have any."""
 HISTORY = "history.jsonl"
-
-
 KIND = "kind.json"
 """What the run makes, where that is not a model."""
 
@@ -49,8 +52,8 @@ class RunFolder:
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
-        note = json.dumps(_identity(images, budget)).encode()
-        write_atomically(folder.vault / "images.json", note, mode=0o600)
+        note = json.dumps({**_identity(images, budget), "fit": images.source.fit}).encode()
+        write_atomically(folder.vault / IMAGES, note, mode=0o600)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
 
@@ -61,8 +64,9 @@ class RunFolder:
         folder = cls(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
-        if (source.vault / FINGERPRINTS).is_file():
-            write_atomically(folder.vault / FINGERPRINTS, (source.vault / FINGERPRINTS).read_bytes(), mode=0o600)
+        for name in (FINGERPRINTS, USER_FINGERPRINTS):
+            if (source.vault / name).is_file():
+                write_atomically(folder.vault / name, (source.vault / name).read_bytes(), mode=0o600)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
 
@@ -123,9 +127,18 @@ class RunFolder:
         return self.vault / "checkpoints" / f"{name}.safetensors"
 
     def check_same_images(self, images: Images, budget: DatasetBudget | None) -> None:
-        known = read_json(self.vault / "images.json", "the note of this run's images")
-        if known != _identity(images, budget):
+        known = self._note()
+        if known.get("images") != _identity(images, budget)["images"]:
             raise RunError("the images this run was started on", "others", f"Resume it with {known.get('images')}.")
+
+    @property
+    def fit(self) -> str | None:
+        """How the training images were brought to one size; None where nothing was asked for or noted."""
+        fit = self._note().get("fit") if (self.vault / IMAGES).is_file() else None
+        return str(fit) if fit in FITS else None
+
+    def _note(self) -> dict[str, Any]:
+        return read_json(self.vault / IMAGES, "the note of this run's images")
 
     def note_training_images(self, images: Images, progress: Progress) -> None:
         """Keeps keyed hashes of the images; a pass of its own, and once, also if the run is resumed."""
@@ -134,18 +147,35 @@ class RunFolder:
             key = NoiseSource().key_bytes(KEY_BYTES)
             hashes = fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
             write_atomically(path, b"".join([key, hashes.data]), mode=0o600)
+        users = images.users if isinstance(images, ImageSet) else None  # on disk they are numbered, names are not kept
+        if users is not None and not (self.vault / USER_FINGERPRINTS).is_file():
+            key = NoiseSource().key_bytes(KEY_BYTES)
+            people = key + user_fingerprints(users, key).tobytes()
+            write_atomically(self.vault / USER_FINGERPRINTS, people, mode=0o600)
         if new := [warning for warning in images.warnings if warning not in told]:
             self.log(event="read", warnings=new)  # images on disk turn out to be damaged when they are first read
 
     def count_training_images(self, images: Images) -> int | None:
         """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""
-        path = self.vault / FINGERPRINTS
+        kept = self._hashes(FINGERPRINTS)
+        return None if kept is None else count_known(images, kept[1], kept[0])
+
+    def count_training_users(self, images: ImageSet) -> int | None:
+        """How many of the people in `images` this run was fitted on, by user id; None where one side has no ids."""
+        kept = self._hashes(USER_FINGERPRINTS)
+        if kept is None or images.users is None:
+            return None
+        return int(np.isin(user_fingerprints(images.users, kept[0]), kept[1]).sum())
+
+    def _hashes(self, name: str) -> tuple[bytes, np.ndarray] | None:
+        """A key and what it hashed; None for a run that kept nothing of the kind."""
+        path = self.vault / name
         if not path.is_file():
             return None
         data = path.read_bytes()
         if len(data) < KEY_BYTES or (len(data) - KEY_BYTES) % HASH_BYTES:
             raise RunError(f"hashes of the training images in {path}", "a damaged file", "Restore it from a backup.")
-        return count_known(images, np.frombuffer(data, dtype="<u8", offset=KEY_BYTES), data[:KEY_BYTES])
+        return data[:KEY_BYTES], np.frombuffer(data, dtype="<u8", offset=KEY_BYTES)
 
     def shard_key(self, budget: DatasetBudget | None) -> bytes:
         """The data set's key where it has a budget, else one of this run's own; the same after a resume."""

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from veilset.artifact import Privacy, parse_json, read_privacy
-from veilset.errors import ArtifactError
+from veilset.errors import ArtifactError, ConfigError
 from veilset.privacy.bounds import sum_sensitivity
 from veilset.privacy.events import Gaussian
 
@@ -20,10 +20,33 @@ SUBJECT = "test set"
 ASSUMPTIONS = (
     "this epsilon is about the test images; that of the model is about its training images",
     "nobody has images in both the test set and the training set, else the losses of both add up",
+    "that the two sets share no image pixel by pixel, and at user level no user id, was found out without noise: that "
+    "there are scores reveals it, and neither epsilon covers it",
+    "the two sets were separated by person before any plan for the model or these scores was announced",
     "the classifiers saw synthetic images only, and each test image was judged by itself",
     "whether to publish these scores, and of which classifiers, was decided before any score on these test images",
 )
 """Beside those of every claim."""
+
+
+_BENCHMARK = r"[^|=\x00-\x1f\x7f]{1,80}"
+"""No name that would read like a part of the claim it stands beside."""
+
+
+def benchmark_stamps(name: str | None) -> tuple[str, ...]:
+    """What a claim about a public benchmark is stamped with; nothing for private images."""
+    if name is None:
+        return ()
+    if not re.fullmatch(_BENCHMARK, name):
+        raise ConfigError(
+            "a benchmark's name of at most 80 letters, without '|' and '='", repr(name)[:200], "Shorten --benchmark."
+        )
+    return (f"public benchmark data ({name})",)
+
+
+def names_a_benchmark(stamps: tuple[str, ...]) -> bool:
+    """Whether these are the stamps of `benchmark_stamps` for some name."""
+    return len(stamps) == 1 and re.fullmatch(rf"public benchmark data \({_BENCHMARK}\)", stamps[0]) is not None
 
 
 def row_bound(num_counts: int) -> float:
@@ -144,6 +167,8 @@ def read_noisy_scores(data: bytes) -> list[NoisyScores]:
     try:
         purchases = [NoisyScores.from_json(value) for value in parse_json(data, SCORES)["purchases"]]
         same = scores_bytes(purchases) == data
+        if not purchases:
+            raise ValueError("no purchase")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ArtifactError(f"noisy scores in {SCORES}", f"{error!r}", "Do not trust these scores.") from error
     if not same:

@@ -19,6 +19,7 @@ from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.presets import get_preset
 from veilset.evaluate.utility import check_choices, check_sets
 from veilset.files import write_atomically
+from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
 from veilset.run_folder import RunFolder
@@ -89,6 +90,7 @@ def score_run(
     extractor = _extractor(request, device)
     for text in (*shared, *_slowness(extractor, request.number + len(test))):
         warn(text)
+    note_look(folder, [images.source for images in (test, real) if images is not None])
     measured = _measure(folder, model, test, real, request, extractor, device, progress)
     scores = [_with_warnings(score, shared) for score in measured]
     value = json.dumps([score.to_json() for score in scores], indent=1).encode()

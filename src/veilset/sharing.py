@@ -8,10 +8,12 @@ from typing import Any
 import veilset
 from veilset.artifact import MODEL, parse_json, read_release, write_release
 from veilset.errors import ArtifactError
+from veilset.evaluate.presets import PRESETS
 from veilset.files import require_empty
 from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.model import Model, from_pretrained, release_folder
 from veilset.privacy.accounting import Price
+from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import (
     KERNEL_ASSUMPTIONS,
     UNIT_ASSUMPTIONS,
@@ -23,7 +25,8 @@ from veilset.privacy.claim import (
     renyi_of_parts,
 )
 from veilset.privacy.events import steps
-from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, read_noisy_scores
+from veilset.run import BEFORE_BUDGET, UNTRACKED
+from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, names_a_benchmark, read_noisy_scores
 from veilset.sketch_file import FILE
 from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
 
@@ -51,7 +54,8 @@ def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
         "ledger": "unbroken",
     }
     if SCORES in files:
-        result["noisy_scores"] = [_checked_scores(one) for one in read_noisy_scores(files[SCORES])]
+        cap = parse_json(files["config.json"], "config.json").get("rows_per_user")
+        result["noisy_scores"] = [_checked_scores(one, claim, cap) for one in read_noisy_scores(files[SCORES])]
     if claim.epsilon is None:
         _check_card(files, opened)
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}
@@ -69,9 +73,8 @@ def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
 
 def _check_terms(claim: Claim, parts: Parts) -> None:
     record = common_terms(parts)
-    stated = (claim.delta, claim.adjacency, claim.unit)
     private = all(one.private for part in parts for one in part)
-    if stated != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) == private:
+    if _terms(claim) != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) == private:
         raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
 
 
@@ -85,6 +88,10 @@ def _repriced(claim: Claim, parts: Parts, *, second: bool = True) -> tuple[Price
                 f"a claim of {claimed}",
                 "Do not trust this release.",
             )
+    if claim.accountant != exact.accountant:
+        raise ArtifactError(
+            f"the accountant {exact.accountant!r}", repr(claim.accountant), "Do not trust this release."
+        )
     if renyi is not None and renyi < exact.epsilon * (1 - 1e-3):
         raise ArtifactError(
             f"two accountants that agree ({exact.accountant}: {exact.epsilon:.6g})",
@@ -94,7 +101,7 @@ def _repriced(claim: Claim, parts: Parts, *, second: bool = True) -> tuple[Price
     return exact, renyi
 
 
-def _checked_scores(scores: NoisyScores) -> str:
+def _checked_scores(scores: NoisyScores, model: Claim, images_per_user: int | None) -> str:
     """The claim of one purchase of noisy scores, after the same checks; reading computed its accuracies anew."""
     claim, record = scores.privacy.claim, scores.privacy.record
     _check_terms(claim, scores.privacy.records)
@@ -102,12 +109,37 @@ def _checked_scores(scores: NoisyScores) -> str:
     if claim.epsilon is None or not released_once:
         raise ArtifactError("noisy scores released once, with a claim", claim.summary, "Do not trust this release.")
     _repriced(claim, scores.privacy.records)
-    missing = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *ASSUMPTIONS} - set(claim.assumptions)
-    if missing:
-        raise ArtifactError(
-            "every assumption of the noisy scores", f"missing: {sorted(missing)}", "Do not trust this release."
-        )
+    for expected, found, holds in (
+        ("no published epsilon beside noisy scores", claim.published, claim.published is None),
+        ("the model's delta, adjacency and unit", claim.summary, _terms(claim) == _terms(model)),
+        (f"{images_per_user} images per user, as in the fit", scores.images_per_user,
+         scores.images_per_user == images_per_user and (images_per_user is None) == (claim.unit is Unit.RECORD)),
+        ("the classifiers of the preset", f"{scores.preset}: {scores.classifiers}", _of_their_preset(scores)),
+        ("every assumption of the noisy scores and no other, with its stamp", [*claim.stamps, *claim.assumptions],
+         (claim.stamps, claim.assumptions) in _honest_words(claim)),
+    ):  # fmt: skip
+        if not holds:
+            raise ArtifactError(expected, f"{found}", "Do not trust this release.")
     return claim.summary
+
+
+def _terms(claim: Claim) -> tuple[object, ...]:
+    return claim.delta, claim.adjacency, claim.unit
+
+
+def _of_their_preset(scores: NoisyScores) -> bool:
+    """Whether scores that name a protocol are of all its classifiers: leaving out the worst would be another one."""
+    return scores.preset is None or (
+        scores.preset in PRESETS and PRESETS[scores.preset].classifiers == scores.classifiers
+    )
+
+
+def _honest_words(claim: Claim) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Every pair of stamps and assumptions a purchase can have: a benchmark's, or those of private images."""
+    words = (*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *ASSUMPTIONS)
+    if names_a_benchmark(claim.stamps):
+        return [(claim.stamps, words)]
+    return [((), (*words, UNTRACKED)), ((), (*words, BEFORE_BUDGET))]
 
 
 def _check_card(files: dict[str, bytes], opened: Model | SketchRelease) -> None:

@@ -68,6 +68,34 @@ def test_test_images_are_read_in_the_models_size_and_colour(cli: Cli, run: Path,
     assert 'fit="crop"' in err
 
 
+@pytest.fixture
+def wide_photos(tmp_path: Path) -> Path:
+    values = np.random.default_rng(5)
+    for name in ("cat", "dog"):
+        (tmp_path / "wide" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = values.integers(0, 256, (12, 20), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "wide" / name / f"{number}.png")
+    return tmp_path / "wide"
+
+
+def test_test_images_are_brought_to_size_as_the_training_images_were(
+    cli: Cli, wide_photos: Path, tmp_path: Path
+) -> None:
+    """Else the same file would have other pixels, and a training image would pass for a stranger's."""
+    words = ["--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "run", *TINY]
+    code, _, err = cli("fit", wide_photos, *words, "--size", "8", "--fit", "crop")
+    assert code == 0, err
+    for more in ([], ["--fit", "crop"], ["--dp-scores", "1"]):
+        code, _, err = cli("evaluate", tmp_path / "run", "--test", wide_photos, *QUICK, *more)
+        assert code == 2
+        assert "training images" in err
+        assert "not recognised" not in err
+    code, _, err = cli("evaluate", tmp_path / "run", "--test", wide_photos, *QUICK, "--fit", "stretch")
+    assert code == 0, err
+    assert "not recognised" in err
+
+
 def test_a_class_without_test_images_is_a_warning(cli: Cli, run: Path, held_out: Path) -> None:
     for path in (held_out / "dog").iterdir():
         path.unlink()

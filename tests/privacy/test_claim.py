@@ -153,3 +153,8 @@ def test_one_void_ledger_voids_all_that_is_combined_with_it(tmp_path: Path) -> N
     for parts in ([[one, void]], [[void], [one]]):
         claim = Claim.from_parts(parts, assumptions=(), published=None, stamps=("kept",))
         assert (claim.epsilon, claim.stamps) == (None, ("NOT PRIVATE: no noise", "kept"))
+
+
+def test_a_claim_rules_out_exact_scores_and_not_the_noisy_ones_that_a_release_may_hold() -> None:
+    (about_scores,) = [text for text in KERNEL_ASSUMPTIONS if "score" in text]
+    assert about_scores.startswith("no exact score on the real images")

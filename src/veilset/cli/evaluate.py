@@ -78,7 +78,8 @@ def evaluate(
     with Show(quiet) as show:
         common: dict[str, Any] = {"device": chosen, "progress": show.progress, "warn": show.warn}
         spec = from_pretrained(source).spec
-        reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "benchmark": benchmark}
+        as_fitted = _fit_like(folder, fit, show)
+        reading: dict[str, Any] = {"size": size, "fit": as_fitted, "color": color, "benchmark": benchmark}
         judges = _read_test(test, spec, show, split=split, class_names=class_names, **reading)
         if dp_scores is not None:
             bought = buy_scores(folder, judges, request, epsilon=dp_scores, **common)
@@ -89,6 +90,16 @@ def evaluate(
         _show_bought(bought, source, show)
     else:
         _show_scores(scores, show)
+
+
+def _fit_like(folder: RunFolder, fit: str | None, show: Show) -> str | None:
+    """How the run's images were brought to size: a training image is recognised only if it is read as it was then."""
+    if fit is not None and folder.fit not in (None, fit):
+        show.warn(
+            f"the run's images were read with --fit {folder.fit}: with --fit {fit} training images among the test "
+            "images have other pixels and are not recognised"
+        )
+    return fit or folder.fit
 
 
 def _read_test(

@@ -86,7 +86,7 @@ def load(
         ids=ids,
         users=users,
         strict=strict,
-        source=_described(source, benchmark),
+        source=_described(source, benchmark, fit),
         progress=progress,
     )
     return _opened(source, labels, options).read()
@@ -98,7 +98,7 @@ def stream(source: Any, *, in_memory: int = IN_MEMORY, **options: Any) -> ImageS
     A folder, a manifest or an ``.npz`` file of more than ``in_memory`` bytes of pixels stays on disk and is read batch
     by batch; whatever is smaller, or can only be read whole, is loaded. The records and their order are the same.
     """
-    given = {"source": _described(source, options.pop("benchmark", None)), **options}
+    given = {"source": _described(source, options.pop("benchmark", None), options.get("fit")), **options}
     collection = _opened(source, given.pop("labels", None), ReadOptions(**given))
     images = collection.stream()
     if images is not None and len(images) * images.spec.num_values > in_memory:
@@ -134,17 +134,17 @@ def inspect(
         ids=ids,
         users=users,
         strict=strict,
-        source=_described(source, benchmark),
+        source=_described(source, benchmark, fit),
         progress=progress,
     )
     collection = _opened(source, labels, options)
     return collection.spec(), suggest_declared_size(len(collection))
 
 
-def _described(source: Any, benchmark: Any) -> Source:
+def _described(source: Any, benchmark: Any, fit: Fit | None) -> Source:
     if benchmark is not None and not (isinstance(benchmark, str) and benchmark.strip()):
         raise ConfigError("the name of a public benchmark, or None", f"{benchmark!r}", "Leave it out for private data.")
-    return Source(path=str(source) if isinstance(source, str | Path) else None, benchmark=benchmark)
+    return Source(path=str(source) if isinstance(source, str | Path) else None, benchmark=benchmark, fit=fit)
 
 
 def _opened(source: Any, labels: Any, options: ReadOptions) -> Collection:

@@ -99,6 +99,8 @@ class Source:
     path: str | None = None
     benchmark: str | None = None
     """Name of a public benchmark data set (exempt from budgets, stamped so), or None for private data."""
+    fit: str | None = None
+    """How other sizes were brought to one while reading: the same picture has other pixels after another way."""
 
 
 Batch = tuple[Tensor, Tensor, Tensor]

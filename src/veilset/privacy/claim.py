@@ -25,7 +25,7 @@ KERNEL_ASSUMPTIONS = (
     "epsilon, delta and all settings were chosen without looking at the data",
     "a row depends only on its own record and on what was already released",
     "noise and draws come from operating-system entropy, used once and kept secret (computational privacy)",
-    "no score on the real images, exact count, timing or log of this run is published",
+    "no exact score on the real images, exact count, timing or log of this run is published",
 )
 UNIT_ASSUMPTIONS = {
     Unit.RECORD: "one image per person: k images of one person multiply mu by k",
