@@ -20,7 +20,7 @@ from veilset.sketch_file import Layout, Round, networks_bytes, read_networks, re
 
 SPEC = ImageSpec(height=16, width=16, channels=1, class_names=("a", "b"))
 LAYOUT = Layout(networks=2, width=3, network_seed=5, total_weight=0.2, tone_share=0.1, later=((3, 4),))
-TONES = 7 * 7 * 9
+TONES = 7 * 7 * 25
 
 
 def networks(count: int = 3, width: int = 4) -> Measurement:

@@ -62,7 +62,7 @@ def test_networks_of_the_second_round_are_seen_from_the_middle_of_synthetic_imag
     kept = run_world(SKETCH, config, facts_of(images), images)
     first, second = kept.captures
     length = 9 * config.width
-    tones = 7 * 7 * 9
+    tones = 7 * 7 * 25
     assert first.values.shape == (3, config.networks * length + tones + 1), "with a count"
     assert second.values.shape == (3, config.trained_networks * length + tones), "without another one"
 

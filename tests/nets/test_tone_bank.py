@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from veilset.nets.tone_bank import GRID, TONES, ToneBank
+from veilset.nets.tone_bank import EMPHASIS, GRID, PER_CELL, STEPS, TONES, ToneBank
 from veilset.randomness import named_generator
 
 
@@ -15,15 +15,25 @@ def images_of(side: int = 28, channels: int = 1) -> torch.Tensor:
     return levels.float() / 255
 
 
-def test_a_black_image_has_its_whole_length_in_the_darkest_tone() -> None:
-    shares = ToneBank(1).exact(torch.zeros(1, 1, 28, 28)).reshape(len(TONES), GRID, GRID)
-    assert torch.allclose(shares[0], torch.full((GRID, GRID), 1 / GRID).double(), atol=1e-6)
-    assert float(shares[1:].abs().max()) == 0
+def test_a_black_image_has_climbed_no_step_and_a_white_one_all() -> None:
+    black, white = ToneBank(1).exact(torch.stack([torch.full((1, 28, 28), tone) for tone in (0.0, 1.0)]))
+    climbed, not_climbed, near = black.reshape(PER_CELL, GRID, GRID).split([len(STEPS), len(STEPS), len(TONES)])
+    full = ((len(STEPS) + EMPHASIS**2) * GRID * GRID) ** -0.5
+    assert float(climbed.abs().max()) == 0
+    assert torch.allclose(not_climbed, torch.full_like(not_climbed, full), atol=1e-6)
+    assert torch.allclose(near[0], torch.full_like(near[0], EMPHASIS * full), atol=1e-6)
+    assert float(near[1:].abs().max()) == 0
+    assert float((black * white).sum()) < 0.01
 
 
-def test_two_flat_images_that_differ_in_brightness_differ_in_tones() -> None:
-    dark, light = ToneBank(1).exact(torch.stack([torch.full((1, 28, 28), tone) for tone in (0.1, 0.9)]))
-    assert float((dark * light).sum()) == 0
+def test_a_background_that_is_too_bright_is_told_to_darken_however_bright_it_is() -> None:
+    bank, black = ToneBank(1), torch.zeros(1, 1, 14, 14)
+    for level in (0.05, 0.45, 0.7, 0.95):
+        image = torch.full((1, 1, 14, 14), level, requires_grad=True)
+        which = torch.tensor([0])
+        (bank.soft(image, which) - bank.soft(black, which)).square().sum().backward()
+        assert image.grad is not None
+        assert float(image.grad.min()) > 0
 
 
 @pytest.mark.parametrize(("side", "channels"), [(28, 1), (8, 3), (33, 1), (100, 3)])
