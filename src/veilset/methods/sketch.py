@@ -274,8 +274,8 @@ def train_networks(
         jitter=generator.jitter, draws=draws,
         progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
     )  # fmt: skip
-    tones = ToneBank(spec.channels).to(context.device)
-    bank = Measurement(centred(networks, images), centred(tones, images), config.tone_share)
+    # Tones have no centre: seen from images that are too bright, darker ones look alike however dark they are.
+    bank = Measurement(centred(networks, images), ToneBank(spec.channels).to(context.device), config.tone_share)
     context.checkpoints.save(f"networks {number}", bank.state_dict())
     return bank
 
