@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from sketch_cases import copy_of, made  # noqa: F401  (fixtures)
 from veilset.data.spec import ImageSet
 from veilset.methods.plan import Plan
 from veilset.model import Model
+from veilset.privacy.release import Door
 from veilset.run import execute
+from veilset.run_folder import RunFolder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -70,3 +74,23 @@ def model(finished_runs: dict[str, Path]) -> Model:
     from veilset.model import from_pretrained
 
     return from_pretrained(finished_runs["dp-merf"])
+
+
+@pytest.fixture
+def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts how often the door really added noise."""
+    counts: Counter[str] = Counter()
+    original = Door._noisy
+
+    def counting(self: Door, *arguments: Any) -> Any:
+        counts["releases"] += 1
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Door, "_noisy", counting)
+    return counts
+
+
+@pytest.fixture
+def run(copy_of_run: Callable[[], Path]) -> RunFolder:
+    """A run that was fitted on `make_images()`."""
+    return RunFolder.open(copy_of_run())

@@ -53,11 +53,6 @@ def _fixed_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(copy_of_run: Callable[[], Path]) -> RunFolder:
-    return RunFolder.open(copy_of_run())
-
-
-@pytest.fixture
 def test_folder(tmp_path: Path) -> Path:
     return write_held_out(tmp_path / "held out")
 

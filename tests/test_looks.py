@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,6 @@ from veilset.scoring import Request, score_run
 @pytest.fixture(autouse=True)
 def _fixed_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
     fix_classifiers(monkeypatch)
-
-
-@pytest.fixture
-def run(copy_of_run: Callable[[], Path]) -> RunFolder:
-    return RunFolder.open(copy_of_run())
 
 
 @pytest.fixture

@@ -27,11 +27,6 @@ def _fixed_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(copy_of_run: Callable[[], Path]) -> RunFolder:
-    return RunFolder.open(copy_of_run())
-
-
-@pytest.fixture
 def test_folder(tmp_path: Path) -> Path:
     folder = write_held_out(tmp_path / "held out")
     with_budget(folder)

@@ -80,6 +80,13 @@ def test_published_accounting_is_for_benchmarks_or_knowing_owners() -> None:
     check_allowed(plan, public, allow_published=False)
 
 
+def test_a_benchmark_whose_name_reads_like_a_claim_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    images = make_images(source=Source(benchmark="mnist) | eps_proven=0.01"))
+    with pytest.raises(ConfigError, match="benchmark"):
+        execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_benchmark_is_stamped(tmp_path: Path) -> None:
     images = make_images(source=Source(benchmark="mnist"))
     model = execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")

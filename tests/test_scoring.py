@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,6 @@ def _constant(monkeypatch: pytest.MonkeyPatch) -> None:
     """A classifier that takes no time."""
     fit = lambda train, ctx: ctx.tick("fitted") or (lambda images: torch.zeros(len(images), dtype=torch.int64))  # noqa: E731
     monkeypatch.setitem(CLASSIFIERS, "constant", Classifier(fit=fit))
-
-
-@pytest.fixture
-def run(copy_of_run: Callable[[], Path]) -> RunFolder:
-    """A run that was fitted on `make_images()`."""
-    return RunFolder.open(copy_of_run())
 
 
 def joined(*parts: ImageSet) -> ImageSet:

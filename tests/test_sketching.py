@@ -16,7 +16,6 @@ from veilset.data.spec import Source
 from veilset.errors import BudgetExceeded, ConfigError, RunError
 from veilset.merging import merge
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.release import Door
 from veilset.run import resume
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
@@ -33,26 +32,13 @@ def dies(*_: Any) -> None:
     raise Killed
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    original = Door._noisy
-
-    def counting(self: Door, *arguments: Any) -> Any:
-        counts["releases"] += 1
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Door, "_noisy", counting)
-    return counts
-
-
-def test_a_sketch_is_one_release_and_no_generator_is_trained(tmp_path: Path, drawn: Counter[str]) -> None:
+def test_a_sketch_is_one_release_and_no_generator_is_trained(tmp_path: Path, noise_drawn: Counter[str]) -> None:
     said = []
     images = make_images()
     execute_sketch(
         SketchGoal(), images, sketch_plan(images), tmp_path / "a", progress=lambda *event: said.append(event)
     )
-    assert drawn["releases"] == 1
+    assert noise_drawn["releases"] == 1
     assert {message for message, *_ in said} == {"hashing the images", "measuring, round 1"}
 
 
@@ -63,29 +49,33 @@ def test_without_noise_the_sums_count_the_images_of_each_class(tmp_path: Path) -
     assert float(sketch.sums[0][:, :-1].norm()) > 0
 
 
-def test_a_measurement_killed_before_its_noise_goes_on_and_draws_once(tmp_path: Path, drawn: Counter[str]) -> None:
+def test_a_measurement_killed_before_its_noise_goes_on_and_draws_once(
+    tmp_path: Path, noise_drawn: Counter[str]
+) -> None:
     images = make_images()
     with pytest.raises(Killed):
         execute_sketch(SketchGoal(), images, sketch_plan(images), tmp_path / "a", progress=dies)
-    assert drawn["releases"] == 0
+    assert noise_drawn["releases"] == 0
     assert not (tmp_path / "a" / "release").exists()
     sketch = resume_sketch(images, tmp_path / "a")
-    assert drawn["releases"] == 1
+    assert noise_drawn["releases"] == 1
     assert sketch.claim.epsilon == pytest.approx(1.0)
     assert resume_sketch(images, tmp_path / "a").data == sketch.data
-    assert drawn["releases"] == 1
+    assert noise_drawn["releases"] == 1
 
 
-def test_a_lost_draw_is_not_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Counter[str]) -> None:
+def test_a_lost_draw_is_not_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise_drawn: Counter[str]
+) -> None:
     images = make_images()
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save", dies)
         with pytest.raises(Killed):
             execute_sketch(SketchGoal(), images, sketch_plan(images), tmp_path / "a")
-    assert drawn["releases"] == 1
+    assert noise_drawn["releases"] == 1
     with pytest.raises(BudgetExceeded, match="Nothing was released"):
         resume_sketch(images, tmp_path / "a")
-    assert drawn["releases"] == 1
+    assert noise_drawn["releases"] == 1
 
 
 def test_a_crash_after_the_draw_ends_with_the_drawn_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
-from veilset.run import BEFORE_BUDGET, UNTRACKED, budget_of
+from veilset.run import budget_of, untracked
 from veilset.run_folder import RunFolder
 from veilset.score_checks import check_allowed
 from veilset.score_release import (
@@ -261,9 +261,9 @@ def _new_place(folder: RunFolder) -> Path:
 
 
 def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
+    assumptions = (*ASSUMPTIONS, *untracked(test.benchmark, budget_of(test)))
     stamps = benchmark_stamps(test.benchmark)
-    untracked = () if stamps else (UNTRACKED if budget_of(test) is None else BEFORE_BUDGET,)
-    claim = Claim.from_ledger(ledger, assumptions=(*ASSUMPTIONS, *untracked), published=None, stamps=stamps)
+    claim = Claim.from_ledger(ledger, assumptions=assumptions, published=None, stamps=stamps)
     return Privacy.of_run(claim, ledger.lines())
 
 

@@ -27,6 +27,7 @@ from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sides import seals_kept
 from veilset.run_folder import RunFolder
+from veilset.score_release import benchmark_stamps
 
 UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
 BEFORE_BUDGET = "releases made before the data set's budget was opened, if any, are not counted"
@@ -48,6 +49,7 @@ def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
     if plan.facts.unit is Unit.USER and images.user_numbers() is None:
         raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
     budget_of(images.source)  # refuses a benchmark that has a budget
+    benchmark_stamps(images.source.benchmark)  # refuses a name that would read like a claim
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
         proven = shown(plan.epsilon_planned or 0.0)
         raise PrivacyError(
@@ -183,14 +185,18 @@ def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> N
 
 def _terms(plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
-    untracked = () if benchmark else (UNTRACKED if budget is None else BEFORE_BUDGET,)
-    assumptions = (*get_method(plan.method).assumptions, *untracked)
+    assumptions = (*get_method(plan.method).assumptions, *untracked(benchmark, budget))
     return Terms(assumptions=assumptions, published=plan.published, stamps=_stamps(plan, benchmark))
+
+
+def untracked(benchmark: str | None, budget: DatasetBudget | None) -> tuple[str, ...]:
+    """What a claim assumes about releases that nobody counted; public benchmarks have nothing to count."""
+    return () if benchmark else (UNTRACKED if budget is None else BEFORE_BUDGET,)
 
 
 def _stamps(plan: Plan, benchmark: str | None) -> tuple[str, ...]:
     if benchmark:
-        return (f"public benchmark data ({benchmark})",)
+        return benchmark_stamps(benchmark)
     return ("published accounting on private data, by override",) if plan.accounting == "published" else ()
 
 

@@ -49,7 +49,7 @@ def test_leaving_early_stops_the_threads() -> None:
     results.close()  # type: ignore[attr-defined]
     for thread in threading.enumerate():
         if thread.name.startswith("veilset-read"):
-            thread.join(timeout=5)  # a task that had begun may end
+            thread.join(timeout=60)  # a task that had begun may end
             assert not thread.is_alive()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
-from veilset.nets.feature_bank import LEVEL, WEIGHT_TOP, Bank, FeatureBank, shapes, soft_features
+from veilset.nets.feature_bank import LEVEL, MAP, Bank, FeatureBank, in_range, shapes, soft_features
 from veilset.nets.jitter import Jitter
 
 AnyBank = TypeVar("AnyBank", bound=Bank)
@@ -45,7 +45,7 @@ def train_bank(
         (torch.randn(shape, generator=draws, device=device) * (2 / math.prod(shape[2:])) ** 0.5).requires_grad_()
         for shape in shapes(spec, count, width)
     ]
-    length = FeatureBank(weights).length
+    length = MAP * MAP * width
     heads = (
         torch.randn(count, length, spec.num_classes, generator=draws, device=device) / length**0.5
     ).requires_grad_()
@@ -53,7 +53,7 @@ def train_bank(
     optimiser = torch.optim.Adam([*weights, heads], lr=rate, fused=True, capturable=device.type == "cuda")
 
     def step(rows: Tensor) -> None:
-        features = soft_features(jitter(images[rows], draws), [_scaled(weight) for weight in weights])
+        features = soft_features(jitter(images[rows], draws), [in_range(weight) for weight in weights])
         logits = torch.einsum("nkd,kdc->nkc", features / LEVEL, heads)
         loss = F.cross_entropy(logits.flatten(0, 1), labels[rows].repeat_interleave(count)) * count
         optimiser.zero_grad()
@@ -76,8 +76,3 @@ def centred(bank: AnyBank, images: Tensor) -> AnyBank:
     for batch in images.split(CENTRE_BATCH):
         total += bank.exact(batch).sum(0)
     return bank.seen_from((total / len(images)).float()).to(images.device)
-
-
-def _scaled(weight: Tensor) -> Tensor:
-    """Trained weights in the range of a bank's integers, which the constant in its norm is made for."""
-    return weight / weight.detach().flatten(2).abs().amax(2)[..., None, None, None] * WEIGHT_TOP

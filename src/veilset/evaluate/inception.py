@@ -36,7 +36,7 @@ _ARCHIVE = "out_jit_module/data"
 _EPSILON = 1e-3  # of the graph's batch normalisations
 _BATCH = {"cpu": 16, "cuda": 256}
 CPU_IMAGES_PER_SECOND = 2.5
-"""Measured on two cores."""
+"""Of Inception on two cores, roughly: for a warning, not for a table."""
 
 
 class InceptionExtractor:

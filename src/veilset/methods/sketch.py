@@ -2,15 +2,14 @@
 
 Released in each round, once: for every class the sum over its images of the unit features of a bank of small networks
 and of the shares of tones by place, and in the first round, as one more coordinate, a weighted record count, with
-Gaussian noise. Everything else is
-post-processing: a conditional generator is trained until the mean features of its images are the released ones. The
-networks of the first round are random; those of later rounds were trained on the synthetic images of the round before.
+Gaussian noise. Everything else is post-processing: a conditional generator is trained until the mean features of its
+images are the released ones. The networks of the first round are random; those of later rounds were trained on the
+synthetic images of the round before.
 Unit of privacy: one record (or one user with a cap).
-Why the bound holds: an image's row is all its measurements side by side, scaled by the kernel to length 1
-whatever the networks are; it enters the sum of its own class only; with the count of weight w its length is
-sqrt(1 + w^2). Features are computed image by image in exact integer arithmetic (`nets.feature_bank`), by networks that
-are functions of public seeds and earlier releases alone. Rounds compose: mu^2 adds, also where a round depends on the
-one before.
+Why the bound holds: an image's row is all its measurements side by side, scaled by the kernel to length 1 whatever the
+networks are; it enters the sum of its own class only; with the count of weight w its length is sqrt(1 + w^2). They are
+computed image by image in exact integer arithmetic (`nets.feature_bank`), by networks that are functions of public
+seeds and earlier releases alone. Rounds compose: mu^2 adds, also where a round depends on the one before.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
-from veilset.engines.matching import Effort, Streams, Target, match
+from veilset.engines.matching import CLASSES_PER_STEP, Effort, Streams, Target, match
 from veilset.engines.trained_features import centred, train_bank
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
@@ -41,7 +40,7 @@ from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.randomness import initialise, named_generator
-from veilset.sketch_file import Layout, Round
+from veilset.sketch_file import MAX_ROUNDS, Layout, Round
 
 CHECKPOINT_EVERY = 1000
 ROW_VALUES = 1 << 24
@@ -52,7 +51,7 @@ EFFECTIVE_NUMBERS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class SketchConfig:
-    """Settings of the sketch. Defaults were chosen on Chinese handwriting, on no data set of a table."""
+    """Settings of the sketch. What they were chosen on, and by what: docs/methods.md."""
 
     preset: str = "fast"
     networks: int = 20
@@ -79,8 +78,8 @@ class SketchConfig:
         for name in (*whole, "steps", "networks_per_step", "training_images"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
-        if not 1 <= self.rounds <= 10:
-            raise ConfigError("1 to 10 rounds", f"{self.rounds}", "Each round looks at all images once.")
+        if not 1 <= self.rounds <= MAX_ROUNDS:
+            raise ConfigError(f"1 to {MAX_ROUNDS} rounds", f"{self.rounds}", "Each round looks at all images once.")
         for name in ("first_share", "tone_share"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"{name} between 0 and 1", f"{getattr(self, name)}", "It is a share.")
@@ -151,9 +150,9 @@ class Sketch:
         networks = config.networks + config.trained_networks * (config.rounds - 1)
         # Two convolutions of the second block dominate; training goes there and back.
         work = spec.height * spec.width * config.width**2 * 3
-        images = facts.declared_size * networks + 3 * config.images_per_class * min(40, spec.num_classes) * (
-            config.networks_per_step * (config.steps + config.first_steps)
-        )
+        images = facts.declared_size * networks + 3 * config.images_per_class * min(
+            CLASSES_PER_STEP, spec.num_classes
+        ) * (config.networks_per_step * (config.steps + config.first_steps))
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
             seconds=10 + 2 * work * images / 4e10,

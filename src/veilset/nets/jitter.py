@@ -44,7 +44,7 @@ KINDS = {
     "handwriting": Jitter(degrees=15, shift=0.06, stretch=0.12, shear=0.1),
     "objects": Jitter(degrees=4, shift=0.03, stretch=0.06, shear=0.03),
 }
-"""What the owner may declare about the kind of images. Chosen on Chinese handwriting, on no data set of a table."""
+"""What the owner may declare about the kind of images. The amounts are guesses at what leaves their meaning alone."""
 
 
 def jitter_of(kind: str) -> Jitter:
