@@ -21,7 +21,7 @@ def main() -> None:
     options = parser.parse_args()
 
     images = veilset.load(options.photos, size=(options.size, options.size), fit="crop")
-    model = veilset.fit(images, method="dp-merf", epsilon=options.epsilon)
+    model = veilset.fit(images, epsilon=options.epsilon)
     print(model.claim)
     write_folder(model.sample(1000, seed=0), options.out)
     print(f"wrote 1000 synthetic images to {options.out}")

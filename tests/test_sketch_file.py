@@ -53,7 +53,7 @@ def test_the_first_round_is_its_sums_alone_because_its_networks_follow_from_the_
     names = set(LAYOUT.expected(SPEC))
     assert {name for name in names if name.startswith("round.0")} == {"round.0.sums"}
     assert {name.removeprefix("round.1.") for name in names - {"round.0.sums"}} == {
-        "sums", "networks.weight_0", "networks.weight_1", "networks.centre", "tones.centre",
+        "sums", "networks.weight_0", "networks.weight_1", "networks.centre",
     }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_the_gate_writes_exactly_the_tensors_of_the_layout(change: str) -> None:
     tensors = file_of(some_rounds())
     changed = {
         "one more": {**tensors, "critic.weight": torch.zeros(2)},
-        "one missing": {name: tensor for name, tensor in tensors.items() if name != "round.1.tones.centre"},
+        "one missing": {name: tensor for name, tensor in tensors.items() if name != "round.1.networks.centre"},
         "another shape": {**tensors, "round.0.sums": torch.zeros(3, 54 + TONES + 1)},
         "another type": {**tensors, "round.0.sums": tensors["round.0.sums"].double()},
     }[change]
@@ -100,8 +100,6 @@ def hostile() -> dict[str, dict[str, torch.Tensor]]:
         "a flat weight": {**good, "networks.weight_0": good["networks.weight_0"].flatten()},
         "of colour images": {**good, "networks.weight_0": good["networks.weight_0"].expand(3, 4, 3, 3, 3).contiguous()},
         "weights off the grid": {**good, "networks.weight_1": torch.full_like(good["networks.weight_1"], -128)},
-        "no tones": {name: tensor for name, tensor in good.items() if name != "tones.centre"},
-        "a far centre of tones": {**good, "tones.centre": torch.full_like(good["tones.centre"], 0.9)},
         "a far centre": {**good, "networks.centre": torch.full_like(good["networks.centre"], 0.9)},
         "a centre that is no number": {
             **good,

@@ -12,7 +12,7 @@ import torch
 from veilset.data import suggest_declared_size
 from veilset.data.spec import Images, ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import Progress, PublicFacts, nearest
+from veilset.methods.base import DEFAULT_METHOD, Progress, PublicFacts, nearest
 from veilset.methods.plan import Accounting, Plan, make_plan
 from veilset.model import Model
 from veilset.privacy.bounds import Adjacency, Unit
@@ -22,7 +22,7 @@ from veilset.run import execute
 def plan(
     spec: ImageSpec,
     *,
-    method: str,
+    method: str = DEFAULT_METHOD,
     epsilon: float | None,
     declared_size: int,
     delta: float = 1e-5,
@@ -59,7 +59,7 @@ def plan_for(images: Images, *, declared_size: int | None = None, **options: Any
 def fit(
     images: Images,
     *,
-    method: str,
+    method: str = DEFAULT_METHOD,
     epsilon: float | None = None,
     out: str | Path | None = None,
     declared_size: int | None = None,

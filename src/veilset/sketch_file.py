@@ -178,14 +178,13 @@ def _network_shapes(spec: ImageSpec, count: int, width: int) -> dict[str, tuple[
     weights = {
         f"networks.weight_{block}": (torch.int8, shape) for block, shape in enumerate(shapes(spec, count, width))
     }
-    centres = {"networks.centre": (count, MAP * MAP * width), "tones.centre": (1, ToneBank(spec.channels).length)}
-    return {**weights, **{name: (torch.float32, shape) for name, shape in centres.items()}}
+    return {**weights, "networks.centre": (torch.float32, (count, MAP * MAP * width))}
 
 
 def _check_exact(tensors: Mapping[str, Tensor]) -> None:
     """Larger weights or centres would leave the range in which features are exact, and with it the exact bound."""
     largest = max(int(tensor.to(torch.int16).abs().max()) for name, tensor in tensors.items() if "weight_" in name)
-    farthest = max(float(tensors[name].double().norm(dim=1).max()) for name in ("networks.centre", "tones.centre"))
+    farthest = float(tensors["networks.centre"].double().norm(dim=1).max())
     if largest > WEIGHT_TOP or farthest > 1.001:
         raise ArtifactError(
             f"weights of at most {WEIGHT_TOP} and centres of length at most 1",

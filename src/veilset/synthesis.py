@@ -22,7 +22,8 @@ from veilset.files import write_atomically
 from veilset.goals import model_config, model_files
 from veilset.methods.base import Forecast, OpenContext, Progress, make_config
 from veilset.methods.plan import Plan
-from veilset.methods.sketch import Sketch, SketchConfig, synthesise, targets_of, train_networks
+from veilset.methods.sketch import Sketch, SketchConfig, synthesise, train_networks
+from veilset.methods.sketch_targets import targets_of
 from veilset.model import Model, from_pretrained
 from veilset.nets.jitter import jitter_of
 from veilset.pixel_sets import match_pixels

@@ -7,7 +7,7 @@ import torch
 from bar_images import SPEC, bars
 
 from veilset.engines import matching
-from veilset.engines.matching import Effort, Streams, Target, distance, match
+from veilset.engines.matching import Effort, Streams, Target, match
 from veilset.nets.feature_bank import Bank, FeatureBank
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.tone_bank import ToneBank
@@ -54,13 +54,63 @@ def matched(checkpoints=None, progress=lambda done, total: None, **changes) -> U
     )  # fmt: skip
 
 
-def test_the_expected_loss_is_the_squared_distance_of_means_and_not_the_variance_too() -> None:
-    draws = named_generator(0, "features")
-    means = torch.randn(3, 2, 5, generator=draws)
-    spread = 3.0 * torch.randn(20_000, 3, 8, 2, 5, generator=draws)
-    losses = [distance((draw + means[:, None] + 0.1).flatten(0, 1), means) for draw in spread]
-    # 0.1 in each of 5 coordinates and 3 classes; the plain squared distance would add 9 / 8 x 15.
-    assert float(torch.stack(losses).mean()) == pytest.approx(0.01 * 5 * 3, abs=0.05)
+class Coordinates(Bank):
+    """The first pixels themselves: a bank whose mean features are the images' means."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 4)
+
+    def soft(self, images: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1)[:, None, :4]
+
+
+def residual_gradient(matching_: matching._Matching, images: torch.Tensor) -> torch.Tensor:
+    pixels = images.clone().requires_grad_()
+    loss = matching_._along_residuals(0, pixels, torch.tensor([0, 1]), torch.tensor([0]))
+    (gradient,) = torch.autograd.grad(loss, pixels)
+    return gradient.flatten(1)[:, :4]
+
+
+def coordinates(means: torch.Tensor) -> matching._Matching:
+    return matching._Matching(new_generator(), [Target(Coordinates(), means, 1.0)], effort(), streams())
+
+
+def test_the_expected_gradient_is_that_of_the_squared_distance_and_the_variance_has_no_part_in_it() -> None:
+    draws = named_generator(0, "pixels")
+    means = torch.randn(2, 1, 4, generator=draws)
+    true_means = (means + 0.1).repeat_interleave(8, dim=0)[:, 0]
+    found = []
+    for _ in range(4_000):
+        spread = torch.randn(16, 4, generator=draws)
+        images = torch.zeros(16, 64)
+        images[:, :4] = true_means + spread
+        gradient = residual_gradient(coordinates(means), images.reshape(16, 1, 8, 8))
+        # Of |mean - target|^2: 2 (0.1) / 8 for every image. The plain square would add 2 / 8 of its own spread / 8.
+        found.append(torch.stack([gradient.mean(), (gradient * spread).mean()]))
+    along, with_own_spread = torch.stack(found).mean(0).tolist()
+    assert along == pytest.approx(2 * 0.1 / 8, rel=0.1)
+    assert with_own_spread == pytest.approx(0, abs=2 / 8 / 8 / 10)
+
+
+def test_what_earlier_steps_showed_is_remembered_and_lowers_the_chance_in_a_step() -> None:
+    draws = named_generator(0, "pixels")
+    matching_ = coordinates(torch.zeros(2, 1, 4))
+    gradients = [residual_gradient(matching_, torch.randn(16, 1, 8, 8, generator=draws)) for _ in range(300)]
+    first = torch.stack(
+        [
+            residual_gradient(coordinates(torch.zeros(2, 1, 4)), torch.randn(16, 1, 8, 8, generator=draws))
+            for _ in range(300)
+        ]
+    )
+    assert float(torch.stack(gradients[20:]).std()) < 0.5 * float(first.std())
+
+
+def test_a_class_that_had_no_turn_remembers_nothing() -> None:
+    matching_ = coordinates(torch.zeros(2, 1, 4))
+    matching_._along_residuals(0, torch.ones(8, 1, 8, 8), torch.tensor([1]), torch.tensor([0]))
+    assert matching_.estimates[0].flatten().tolist() == [0, 1]
+    assert float(matching_.residuals[0][0].abs().max()) == 0
+    assert torch.equal(matching_.residuals[0][1], torch.ones(1, 4))
 
 
 def test_a_generator_learns_what_the_classes_look_like_from_mean_features_alone() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from veilset.data.spec import ImageSpec
-from veilset.nets.generators import ConvGenerator
+from veilset.nets.generators import ConvGenerator, DoublingConv
 from veilset.randomness import initialise, named_generator
 
 
@@ -73,3 +74,11 @@ def test_any_number_of_map_channels_works(map_channels: int) -> None:
     spec = ImageSpec(height=28, width=20, channels=3, class_names=("a", "b"))
     generator = ConvGenerator(spec, latent_size=2, hidden_size=4, map_channels=map_channels).eval()
     assert generator(torch.zeros(2, 2), torch.tensor([0, 1])).shape == (2, 3, 28, 20)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (7, 7)])
+def test_a_doubling_convolution_is_a_convolution_of_doubled_pixels(height: int, width: int) -> None:
+    layer = initialise(DoublingConv(3, 5), named_generator(0, "weights"))
+    maps = torch.randn(2, 3, height, width, generator=named_generator(0, "maps"))
+    plain = F.conv2d(F.interpolate(maps, scale_factor=2.0), layer.weight, layer.bias, padding=1)
+    torch.testing.assert_close(layer(maps), plain)

@@ -26,6 +26,14 @@ def test_a_black_image_has_climbed_no_step_and_a_white_one_all() -> None:
     assert float((black * white).sum()) < 0.01
 
 
+def test_a_level_between_two_tones_counts_for_both_in_proportion() -> None:
+    level = 100  # between the tones 96 and 128
+    (tones,) = ToneBank(1).exact(torch.full((1, 1, 14, 14), level / 255))
+    near = tones.reshape(PER_CELL, GRID, GRID)[-len(TONES) :, 0, 0]
+    expected = torch.tensor([max(0.0, 1 - abs(level - tone) / 32) for tone in TONES], dtype=torch.float64)
+    torch.testing.assert_close(near / near.sum(), expected, rtol=1e-3, atol=1e-6)
+
+
 def test_a_background_that_is_too_bright_is_told_to_darken_however_bright_it_is() -> None:
     bank, black = ToneBank(1), torch.zeros(1, 1, 14, 14)
     for level in (0.05, 0.45, 0.7, 0.95):

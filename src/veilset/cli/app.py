@@ -49,9 +49,9 @@ from veilset.cli.plans import describe, resumable
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
 from veilset.data import KNOWN_NAMES, inspect, write_folder, write_npz
-from veilset.errors import ConfigError, RunError, VeilsetError
+from veilset.errors import RunError, VeilsetError
 from veilset.files import write_atomically
-from veilset.methods.base import all_methods, get_method
+from veilset.methods.base import DEFAULT_METHOD, all_methods, get_method
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
@@ -59,7 +59,7 @@ from veilset.run_folder import RunFolder
 
 app = typer.Typer(
     help="Turn a sensitive, labelled image collection into a synthetic one that may be shared.",
-    epilog="Start with: veilset plan photos/ --method dp-merf --epsilon 1",
+    epilog="Start with: veilset plan photos/ --epsilon 1",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -90,8 +90,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="Show the options of
 
 @app.command(context_settings=METHOD_OPTIONS)
 def plan(
-    context: typer.Context, source: Source, method: Method, epsilon: Epsilon = None, delta: Delta = 1e-5,
-    adjacency: Neighbours = "add-remove", unit: UnitOf = "record", images_per_user: PerUser = None,
+    context: typer.Context, source: Source, method: Method = DEFAULT_METHOD, epsilon: Epsilon = None,
+    delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record", images_per_user: PerUser = None,
     accounting: AccountingOf = "proven", declared_size: Declared = None, size: Size = None, fit: Fit = None,
     color: Color = None, split: Split = "train", class_names: ClassNames = None, benchmark: Benchmark = None,
     seed: Seed = 0,
@@ -131,8 +131,8 @@ def plan(
 def fit(
     context: typer.Context, source: Source,
     out: Annotated[Path, typer.Option(help="Run folder to write (new or empty).")],
-    method: Annotated[str | None, typer.Option(help="Name of the method; `veilset methods` lists them.")] = None,
-    epsilon: Epsilon = None, delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
+    method: Method = DEFAULT_METHOD, epsilon: Epsilon = None, delta: Delta = 1e-5,
+    adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
     images_per_user: PerUser = None, accounting: AccountingOf = "proven", declared_size: Declared = None,
     size: Size = None, fit: Fit = None, color: Color = None, split: Split = "train", class_names: ClassNames = None,
     strict: Strict = False, benchmark: Benchmark = None, seed: Seed = 0, device: Device = "auto",
@@ -164,7 +164,7 @@ def fit(
             model = run.resume(images, out, **common)
         else:
             chosen = stored or api.plan_for(
-                images, method=_required(method), epsilon=epsilon, declared_size=declared_size, delta=delta,
+                images, method=method, epsilon=epsilon, declared_size=declared_size, delta=delta,
                 adjacency=adjacency, unit=unit, images_per_user=images_per_user, accounting=accounting, seed=seed,
                 **method_options(context),
             )  # fmt: skip
@@ -234,12 +234,6 @@ def verify(
     result(checked)
     if "epsilon" not in checked:
         raise typer.Exit(1)
-
-
-def _required(method: str | None) -> str:
-    if method is None:
-        raise ConfigError("a method", "none", f"Pass --method; there are: {', '.join(all_methods())}.")
-    return method
 
 
 def main() -> None:

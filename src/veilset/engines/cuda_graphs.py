@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -22,7 +23,7 @@ class GraphedStep:
         step: Callable[..., None],
         example: Sequence[Tensor],
         generators: Sequence[torch.Generator],
-        warn: Callable[[str], None] = lambda _: None,
+        warn: Callable[[str], None] = warnings.warn,
     ) -> None:
         self.step, self.generators, self.warn = step, generators, warn
         self.inputs = [torch.zeros_like(value) for value in example]

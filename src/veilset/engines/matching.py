@@ -1,14 +1,16 @@
 """Training a generator so that the mean features of its images are those of a release. Open side: costs no privacy.
 
-The loss of a class is the inner product of two independent estimates of (mean feature - released mean), from the two
-halves of its images. Its expectation is the squared distance of the means and nothing else; the square of one estimate
-would add the variance of the features, and a generator lowers that by making all its images alike.
+The gradient of a squared distance of means is, image by image, the gradient of its features along the residual: mean
+feature - released mean. A step shows few images, so their mean is mostly chance; and an image must not help to estimate
+the residual it is moved along, because that adds the variance of the features to the loss, which a generator lowers by
+making all its images alike. So an image's residual is estimated from the other images of its class in this step and
+from those of earlier steps, which are remembered: the generator changes slowly, and every step sees new images.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,8 @@ from veilset.nets.generators import UpsamplingGenerator
 CLASSES_PER_STEP = 40
 WARM_UP = 100
 AVERAGE = 0.999
+REMEMBERED = 0.9
+"""Weight of what is remembered of a residual, once it was estimated ten times."""
 BETAS = (0.5, 0.99)
 
 
@@ -41,7 +45,7 @@ class Target:
 class Effort:
     steps: int
     images_per_class: int
-    """Of a step; even, because they are split into two halves."""
+    """Of a step; at least two, because an image needs another one."""
     networks_per_step: int
     learning_rate: float
     checkpoint_every: int
@@ -88,6 +92,8 @@ class _Matching:
         )  # fmt: skip
         self.images_of = fused_on_cuda(generator)
         self.average = WeightAverage(list(generator.parameters()), AVERAGE)
+        self.residuals = [torch.zeros_like(target.means) for target in targets]
+        self.estimates = [torch.zeros(*target.means.shape[:2], 1, device=device) for target in targets]
         self.take_step = GraphedStep(self.step, self.choices(), [streams.draws])
 
     def run(self, checkpoints: Checkpoints, name: str, progress: Callable[[int, int], None]) -> UpsamplingGenerator:
@@ -131,38 +137,50 @@ class _Matching:
             images = self.images_of(generator.latents(len(labels), draws), labels)
         images = generator.jitter(images.float(), draws)
         return torch.stack(
-            [
-                target.weight * distance(target.bank.soft(images, which), target.means[classes][:, which])
-                for target, which in zip(self.targets, networks, strict=True)
-            ]
+            [self._along_residuals(place, images, classes, which) for place, which in enumerate(networks)]
         ).sum()
+
+    def _along_residuals(self, place: int, images: Tensor, classes: Tensor, which: Tensor) -> Tensor:
+        """A loss with the gradient of the squared distance to a target, averaged over networks, summed over classes."""
+        target, cells = self.targets[place], (classes[:, None], which)
+        features = target.bank.soft(images, which).unflatten(0, (len(classes), -1))
+        residuals, estimates = self.residuals[place], self.estimates[place]
+        old, count = residuals[cells], estimates[cells]
+        keep = (count / (count + 1)).clamp(max=REMEMBERED)
+        with torch.no_grad():
+            means = target.means[cells]
+            residuals[cells] = keep * old + (1 - keep) * (features.mean(1) - means)
+            estimates[cells] = count + 1
+            along = keep[:, None] * old[:, None] + (1 - keep[:, None]) * (_mean_of_others(features) - means[:, None])
+        return 2 * target.weight * (features * along).mean(1).sum() / len(which)
+
+    def _memory(self) -> Iterator[tuple[str, Tensor]]:
+        for place, pair in enumerate(zip(self.residuals, self.estimates, strict=True)):
+            yield from zip((f"residuals {place}", f"estimates {place}"), pair, strict=True)
 
     def _keep(self, checkpoints: Checkpoints, name: str, step: int) -> None:
         keep(checkpoints, name, step, self.generator, self.optimiser, self.streams.draws)
         values = {str(place): value for place, value in enumerate(self.average.values)}
         checkpoints.save(f"{name} average", {**values, "updates": self.average.updates})
+        checkpoints.save(f"{name} residuals", dict(self._memory()))
         checkpoints.save(f"{name} order", {"order": self.streams.order.get_state()})
 
     def _restore(self, checkpoints: Checkpoints, name: str) -> int:
-        average, order = checkpoints.load(f"{name} average"), checkpoints.load(f"{name} order")
-        if average is None or order is None:
+        average, residuals, order = (checkpoints.load(f"{name} {part}") for part in ("average", "residuals", "order"))
+        if average is None or residuals is None or order is None:
             return 0
         self.average.updates.copy_(average["updates"])
         for place, value in enumerate(self.average.values):
             value.copy_(average[str(place)])
+        for part, value in self._memory():
+            value.copy_(residuals[part])
         self.streams.order.set_state(order["order"])
         first = restore(checkpoints, name, self.generator, self.optimiser, self.streams.draws)
         self.optimiser.param_groups[0]["lr"] = self.rate  # loading replaced it by a copy nobody would change
         return first
 
 
-def distance(features: Tensor, means: Tensor) -> Tensor:
-    """Unbiased squared distance of mean features, averaged over networks and summed over classes.
-
-    Args:
-        features: (classes x images, networks, length), the images of a class side by side.
-        means: (classes, networks, length).
-    """
-    classes, networks, length = means.shape
-    halves = features.reshape(classes, 2, -1, networks, length).mean(2) - means[:, None]
-    return (halves[:, 0] * halves[:, 1]).sum() / networks
+def _mean_of_others(features: Tensor) -> Tensor:
+    """(classes, images, ...) -> for every image the mean of the other images of its class."""
+    count = features.shape[1]
+    return (features.sum(1, keepdim=True) - features) / (count - 1)

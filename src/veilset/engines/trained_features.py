@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +11,8 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
-from veilset.nets.feature_bank import LEVEL, MAP, Bank, FeatureBank, in_range, shapes, soft_features
+from veilset.nets.feature_bank import LEVEL, MAP, FeatureBank, in_range, shapes, soft_features
 from veilset.nets.jitter import Jitter
-
-AnyBank = TypeVar("AnyBank", bound=Bank)
 
 BATCH = 128
 RATE = 1e-3
@@ -69,8 +66,8 @@ def train_bank(
 
 
 @torch.no_grad()
-def centred(bank: AnyBank, images: Tensor) -> AnyBank:
-    """The same measurements, seen from the mean of their unit vectors of `images` (synthetic ones)."""
+def centred(bank: FeatureBank, images: Tensor) -> FeatureBank:
+    """The same networks, seen from the mean of their unit vectors of `images` (synthetic ones)."""
     bank = bank.seen_from(torch.zeros_like(bank.centre)).to(images.device)
     total = torch.zeros(bank.count, bank.length, dtype=torch.float64, device=images.device)
     for batch in images.split(CENTRE_BATCH):

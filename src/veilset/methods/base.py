@@ -142,6 +142,9 @@ def all_methods() -> dict[str, Synthesizer]:
     return dict(sorted(_METHODS.items()))
 
 
+DEFAULT_METHOD = "sketch"
+
+
 def get_method(name: str) -> Synthesizer:
     known = all_methods()
     if name not in known:

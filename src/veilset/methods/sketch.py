@@ -26,10 +26,11 @@ from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
-from veilset.engines.matching import CLASSES_PER_STEP, Effort, Streams, Target, match
+from veilset.engines.matching import CLASSES_PER_STEP, Effort, Streams, match
 from veilset.engines.trained_features import centred, train_bank
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
+from veilset.methods.sketch_targets import targets_of
 from veilset.nets.feature_bank import MAP
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -83,8 +84,8 @@ class SketchConfig:
         for name in ("first_share", "tone_share"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"{name} between 0 and 1", f"{getattr(self, name)}", "It is a share.")
-        if self.images_per_class < 2 or self.images_per_class % 2:  # they are split into halves
-            raise ConfigError("an even images_per_class", f"{self.images_per_class}", "Correct the option.")
+        if self.images_per_class < 2:  # the mean of a class is estimated for each image from the other ones
+            raise ConfigError("images_per_class of at least 2", f"{self.images_per_class}", "Correct the option.")
         if not (1e-9 <= self.learning_rate <= 1 and 0 < self.total_weight <= 10):
             raise ConfigError("learning_rate up to 1, total_weight up to 10", "others", "Correct the options.")
         jitter_of(self.jitter)
@@ -277,21 +278,6 @@ def train_networks(
     bank = Measurement(centred(networks, images), ToneBank(spec.channels).to(context.device), config.tone_share)
     context.checkpoints.save(f"networks {number}", bank.state_dict())
     return bank
-
-
-def targets_of(
-    rounds: Sequence[Round], weights: Sequence[float], total_weight: float, facts: PublicFacts, device: torch.device
-) -> list[Target]:
-    """Released sums as mean features of each class: divided by the noisy count of the first round."""
-    first = rounds[0].sums
-    # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
-    floor = 0.1 * facts.declared_size / facts.spec.num_classes
-    counts = (first[:, -1:] / total_weight).clamp(min=floor)
-    return [
-        Target(bank.to(device), means.to(device), weight * share)
-        for weight, part in zip(weights, rounds, strict=False)
-        for (bank, share), means in zip(part.bank.parts, part.bank.means(part.sums, counts), strict=True)
-    ]
 
 
 def _training_images(config: SketchConfig, spec: ImageSpec) -> int:

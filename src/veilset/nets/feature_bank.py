@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -47,21 +46,14 @@ WORKSPACE = {"cpu": 1 << 20, "cuda": 1 << 28}
 
 
 class Bank(nn.Module):
-    """`count` measurements of an image, each a vector of `length` numbers of length 1, and a centre for each.
-
-    The centre is the point a vector is seen from. Networks look at all images from far away: nine tenths of their
-    vectors are the same for every image. Seen from the mean vector of images like them (synthetic ones), what differs
-    between images fills the whole length.
-    """
+    """`count` measurements of an image, each a vector of `length` numbers of length 1."""
 
     values_per_pixel = 1
     """Of the work on one measurement of one image: sizes the pieces of a batch."""
 
-    def __init__(self, count: int, length: int, centre: Tensor | None) -> None:
+    def __init__(self, count: int, length: int) -> None:
         super().__init__()
         self.count, self.length = count, length
-        self.register_buffer("centre", torch.zeros(count, length) if centre is None else centre.float())
-        self.centre: Tensor
 
     def whole(self, images: Tensor, which: Tensor) -> Tensor:
         """(n, channels, height, width) in whole grey levels -> (n, len(which), length): integers, exact everywhere."""
@@ -71,13 +63,9 @@ class Bank(nn.Module):
         """The same for images in [0, 1] without the rounding, so that it has gradients; at any scale."""
         raise NotImplementedError
 
-    def seen_from(self, centre: Tensor) -> Self:
-        """The same measurements with another centre."""
-        raise NotImplementedError
-
     @torch.no_grad()
     def exact(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) in [0, 1] -> (n, count, length) float64: unit vectors, seen from the centres.
+        """(n, channels, height, width) in [0, 1] -> (n, count, length) float64: unit vectors.
 
         Guarantee: an image's vectors depend on its own pixels alone, to the last bit. A flat image gives zero vectors,
           one that is not a number gives vectors that are none: bound them before use.
@@ -92,21 +80,25 @@ class Bank(nn.Module):
         return torch.cat(pieces)[: len(images)]
 
     def _exact(self, levels: Tensor, which: Tensor) -> Tensor:
-        unit = _scaled_to_one(self.whole(levels, which).double())
-        return _scaled_to_one((unit * UNIT).round() - (self.centre[which].double() * UNIT).round())
+        return _scaled_to_one(self.whole(levels, which).double())
 
     def soft(self, images: Tensor, which: Tensor) -> Tensor:
         """Vectors of the measurements numbered `which`, without the rounding, so that they have gradients."""
-        unit = F.normalize(self.smooth(images, which), dim=-1)
-        return F.normalize(unit - self.centre[which], dim=-1)
+        return F.normalize(self.smooth(images, which), dim=-1)
 
 
 class FeatureBank(Bank):
-    """`count` networks as stacked integer weights."""
+    """`count` networks as stacked integer weights, and for each the centre its vectors are seen from.
+
+    Networks look at all images from far away: nine tenths of their vectors are the same for every image. Seen from the
+    mean vector of images like them (synthetic ones), what differs between images fills the whole length.
+    """
 
     def __init__(self, weights: Sequence[Tensor], centre: Tensor | None = None) -> None:
         count, width = weights[0].shape[:2]
-        super().__init__(count, MAP * MAP * width, centre)
+        super().__init__(count, MAP * MAP * width)
+        self.register_buffer("centre", torch.zeros(count, self.length) if centre is None else centre.float())
+        self.centre: Tensor
         self.width = self.values_per_pixel = width
         self.blocks = len(weights)
         for block, weight in enumerate(weights):
@@ -128,8 +120,16 @@ class FeatureBank(Bank):
     def weights(self) -> list[Tensor]:
         return [getattr(self, f"weight_{block}") for block in range(self.blocks)]
 
-    def seen_from(self, centre: Tensor) -> Self:
-        return type(self)(self.weights, centre)
+    def seen_from(self, centre: Tensor) -> FeatureBank:
+        """The same networks with other centres."""
+        return FeatureBank(self.weights, centre)
+
+    def _exact(self, levels: Tensor, which: Tensor) -> Tensor:
+        centre = (self.centre[which].double() * UNIT).round()
+        return _scaled_to_one((super()._exact(levels, which) * UNIT).round() - centre)
+
+    def soft(self, images: Tensor, which: Tensor) -> Tensor:
+        return F.normalize(super().soft(images, which) - self.centre[which], dim=-1)
 
     def whole(self, images: Tensor, which: Tensor) -> Tensor:
         weights = [weight[which].float() for weight in self.weights]
@@ -145,7 +145,7 @@ def _maps(levels: Tensor, weights: Sequence[Tensor], convolve: Callable[[Tensor,
     hidden = levels
     for block, weight in enumerate(weights):
         sums = convolve(hidden.round(), weight, block)
-        hidden = _halved(_normed(sums if block == 0 else (sums / SHRINK).round()).round())
+        hidden = _halved(_normed(sums if block == 0 else sums.div_(SHRINK).round_()).round_())
     return (_last_map(hidden) * 16).round()
 
 
@@ -186,10 +186,20 @@ def soft_features(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """(n, channels, height, width) in [0, 1] -> (n, networks, length), differentiable in images and weights."""
     fast = images.is_cuda
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast):
-        hidden = (images * 255 - 128).contiguous(memory_format=torch.channels_last if fast else torch.contiguous_format)
+        hidden = images * 255 - 128
+        if fast:
+            # With fewer than eight channels CUDA's libraries leave the tensor cores and the layout they need.
+            hidden, weights = _with_channels(hidden, 1, 8), [_with_channels(weights[0], 2, 8), *weights[1:]]
+            hidden = hidden.contiguous(memory_format=torch.channels_last)
         for block, weight in enumerate(weights):
             hidden = F.avg_pool2d(_soft_normed(_grouped(hidden, weight if block == 0 else weight / SHRINK, block)), 2)
     return _last_map(hidden).float().reshape(len(images), len(weights[0]), -1)
+
+
+def _with_channels(values: Tensor, dim: int, count: int) -> Tensor:
+    """Channels of zeros added up to `count`: they change no sum."""
+    missing = [0, 0] * (values.dim() - 1 - dim) + [0, max(0, count - values.shape[dim])]
+    return F.pad(values, missing)
 
 
 def in_range(weight: Tensor) -> Tensor:
@@ -225,12 +235,13 @@ def _grouped(hidden: Tensor, weight: Tensor, block: int) -> Tensor:
 
 
 def _normed(sums: Tensor) -> Tensor:
-    """Per image and channel: mean 0 and deviation LEVEL, then the positive part up to TOP."""
+    """Per image and channel: mean 0 and deviation LEVEL, then the positive part up to TOP. Overwrites its argument."""
     count = sums.shape[-1] * sums.shape[-2]
-    mean = sums.sum((2, 3), keepdim=True, dtype=torch.float64) / count
-    square = (sums * sums).sum((2, 3), keepdim=True, dtype=torch.float64) / count
+    wide = sums.double()
+    mean = wide.sum((2, 3), keepdim=True) / count
+    square = wide.square_().sum((2, 3), keepdim=True) / count
     scale = LEVEL / (square - mean * mean).clamp(min=0).add(FLAT).sqrt()
-    return ((sums - mean.float()) * scale.float()).clamp(0, TOP)
+    return sums.sub_(mean.float()).mul_(scale.float()).clamp_(0, TOP)
 
 
 def _soft_normed(sums: Tensor) -> Tensor:
@@ -240,9 +251,9 @@ def _soft_normed(sums: Tensor) -> Tensor:
 
 def _halved(maps: Tensor) -> Tensor:
     """Means of 2x2 pixels; the sum of four integers is exact in any order. A last odd row or column is left out."""
-    even = maps[:, :, : maps.shape[2] // 2 * 2, : maps.shape[3] // 2 * 2]
-    first, second = even[:, :, ::2], even[:, :, 1::2]
-    return (first[..., ::2] + first[..., 1::2] + second[..., ::2] + second[..., 1::2]) / 4
+    height, width = maps.shape[2] // 2 * 2, maps.shape[3] // 2 * 2
+    rows = maps[:, :, :height:2, :width] + maps[:, :, 1:height:2, :width]
+    return (rows[..., ::2] + rows[..., 1::2]) / 4
 
 
 def _last_map(hidden: Tensor) -> Tensor:

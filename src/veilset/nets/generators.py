@@ -6,6 +6,7 @@ import itertools
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
@@ -40,12 +41,26 @@ class ConvGenerator(nn.Module):
         self.to_image = nn.Sequential(*blocks[:-1], nn.Sigmoid())
 
     def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
-        one_hot = nn.functional.one_hot(labels, self.spec.num_classes).to(latents.dtype)
+        one_hot = F.one_hot(labels, self.spec.num_classes).to(latents.dtype)
         maps = self.to_map(torch.cat([latents, one_hot], dim=1)).reshape(-1, *self.map_shape)
         return self.to_image(maps)[:, :, : self.spec.height, : self.spec.width]
 
     def latents(self, count: int, generator: torch.Generator) -> Tensor:
         return torch.randn(count, self.latent_size, generator=generator, device=generator.device)
+
+
+class DoublingConv(nn.Conv2d):
+    """Every pixel as 2x2 equal ones, then a 3x3 convolution: the same as one transposed convolution, by half the work.
+
+    Equal pixels are multiplied once, by the sum of the weights that meet them.
+    """
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__(before, after, 3)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        weights = F.avg_pool2d(F.pad(self.weight.flip(2, 3), (1, 1, 1, 1)), 2, stride=1) * 4
+        return F.conv_transpose2d(maps, weights.transpose(0, 1), self.bias, stride=2, padding=1)
 
 
 class UpsamplingGenerator(nn.Module):
@@ -67,12 +82,11 @@ class UpsamplingGenerator(nn.Module):
         self.map_norm = nn.BatchNorm2d(channels)
         blocks: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
-            blocks += [nn.Upsample(scale_factor=2), nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after)]
-            blocks.append(nn.ReLU(inplace=True))
+            blocks += [DoublingConv(before, after), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         self.to_image = nn.Sequential(*blocks, nn.Conv2d(widths[-1], spec.channels, 3, padding=1))
 
     def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
-        one_hot = nn.functional.one_hot(labels, self.spec.num_classes).to(latents.dtype)
+        one_hot = F.one_hot(labels, self.spec.num_classes).to(latents.dtype)
         maps = self.to_map(torch.cat([latents, one_hot], dim=1)).reshape(-1, *self.map_shape)
         maps = self.map_norm(maps.contiguous(memory_format=torch.channels_last)).relu()
         return self.to_image(maps).float().sigmoid()[:, :, : self.spec.height, : self.spec.width]

@@ -25,7 +25,7 @@ class Measurement(nn.Module):
         prefix = "networks.weight_"
         weights = [tensors[f"{prefix}{block}"] for block in range(sum(name.startswith(prefix) for name in tensors))]
         networks = FeatureBank(weights, tensors["networks.centre"])
-        return cls(networks, ToneBank(channels, tensors["tones.centre"]), tone_share)
+        return cls(networks, ToneBank(channels), tone_share)
 
     @property
     def parts(self) -> list[tuple[Bank, float]]:

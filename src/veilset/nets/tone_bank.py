@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from veilset.compilation import fused_on_cuda
 from veilset.nets.feature_bank import Bank
 
 GRID = 7
@@ -30,27 +29,30 @@ class ToneBank(Bank):
     say which way, but take a grey for half black and half white.
     """
 
-    def __init__(self, channels: int, centre: Tensor | None = None) -> None:
-        super().__init__(1, GRID * GRID * PER_CELL * channels, centre)
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, GRID * GRID * PER_CELL * channels)
         self.channels = channels
-
-    def seen_from(self, centre: Tensor) -> Self:
-        return type(self)(self.channels, centre)
+        # Not a part of any file. A buffer, because a CUDA graph cannot make a tensor out of numbers of the host.
+        self.register_buffer("begin", torch.tensor(STEPS, dtype=torch.float32)[:, None, None], persistent=False)
+        self.begin: Tensor
 
     def whole(self, images: Tensor, which: Tensor) -> Tensor:
-        return (_tones(images) * FINE).round()
+        return (_tones(images, self.begin) * FINE).round()
 
     def smooth(self, images: Tensor, which: Tensor) -> Tensor:
-        return _tones(images.float() * 255)
+        return _fast_tones(images.float() * 255, self.begin)
 
 
-def _tones(levels: Tensor) -> Tensor:
-    """(n, channels, height, width) -> (n, 1, length), in grey levels."""
-    begin, tones = (
-        torch.tensor(values, device=levels.device, dtype=levels.dtype).reshape(1, 1, -1, 1, 1)
-        for values in (STEPS, TONES)
-    )
-    climbed = (levels[:, :, None] - begin).clamp(0, STEP)
-    near = (STEP - (levels[:, :, None] - tones).abs()).clamp(min=0)
-    both = torch.cat([climbed, STEP - climbed, EMPHASIS * near], dim=2)
-    return F.adaptive_avg_pool2d(both.flatten(1, 2), GRID).reshape(len(levels), 1, -1)
+def _tones(levels: Tensor, begin: Tensor) -> Tensor:
+    """(n, channels, height, width) -> (n, 1, length), in grey levels.
+
+    A tone's share is the difference of the steps on both sides of it, so means over cells are taken of steps alone.
+    """
+    steps = (levels[:, :, None] - begin).clamp(0, STEP)
+    climbed = F.adaptive_avg_pool2d(steps.flatten(1, 2), GRID).unflatten(1, steps.shape[1:3])
+    all_, none = torch.full_like(climbed[:, :, :1], STEP), torch.zeros_like(climbed[:, :, :1])
+    near = torch.cat([all_, climbed], dim=2) - torch.cat([climbed, none], dim=2)
+    return torch.cat([climbed, STEP - climbed, EMPHASIS * near], dim=2).reshape(len(levels), 1, -1)
+
+
+_fast_tones = fused_on_cuda(_tones)
