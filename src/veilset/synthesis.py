@@ -17,13 +17,13 @@ import torch
 from veilset.artifact import Privacy, privacy_bytes, write_release
 from veilset.data import write_folder, write_npz
 from veilset.data.spec import ImageSet, to_bytes
+from veilset.engines.targets import targets_of
 from veilset.errors import ConfigError
 from veilset.files import write_atomically
 from veilset.goals import model_config, model_files
 from veilset.methods.base import Forecast, OpenContext, Progress, make_config
 from veilset.methods.plan import Plan
 from veilset.methods.sketch import Sketch, SketchConfig, synthesise, train_networks
-from veilset.methods.sketch_targets import targets_of
 from veilset.model import Model, from_pretrained
 from veilset.nets.jitter import jitter_of
 from veilset.pixel_sets import match_pixels
@@ -90,7 +90,9 @@ def synthesize_images(
     claim_path = out.with_name(f"{out.name}.privacy.json")
     if claim_path.exists():
         raise ConfigError("a new name for images and claim", f"{claim_path} exists", "Choose another name.")
-    targets = targets_of(sketch.rounds, sketch.weights, config.total_weight, sketch.facts, torch.device(device))
+    targets = targets_of(
+        sketch.rounds, sketch.weights, config.total_weight, sketch.facts.declared_size, torch.device(device)
+    )
     pixels = match_pixels(
         targets, sketch.spec, per_class=per_class, steps=config.steps, networks_per_step=config.networks_per_step,
         jitter=jitter_of(config.jitter), seed=seed, device=torch.device(device),

@@ -68,6 +68,12 @@ def test_quiet_leaves_only_the_result(cli: Cli, photos: Path) -> None:
     assert json.loads(out)
 
 
+def test_without_a_method_the_sketch_is_taken(cli: Cli, photos: Path) -> None:
+    code, out, err = cli("plan", photos, "--epsilon", "1")
+    assert code == 0, err
+    assert json.loads(out)["method"] == "sketch"
+
+
 def test_plan_reads_no_pixel(cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("pixels were read")
@@ -159,7 +165,6 @@ def test_samples_follow_a_declared_mix_and_npz_is_written(cli: Cli, photos: Path
 
 WRONG = {
     "unknown method": (["--method", "dp-mref", "--epsilon", "1"], "Did you mean 'dp-merf'?"),
-    "no method": (["--epsilon", "1"], "--method"),
     "no epsilon": (["--method", "dp-merf"], "has no default"),
     "epsilon zero": (["--method", "dp-merf", "--epsilon", "0"], "epsilon above 0"),
     "epsilon negative": (["--method", "dp-merf", "--epsilon", "-1"], "epsilon above 0"),

@@ -10,10 +10,10 @@ from contract.cases import TINY, make_images, tiny_plan
 from contract.sensitivity import run_world
 
 import veilset
+from veilset.engines.targets import targets_of
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.methods.sketch import Round, SketchConfig
-from veilset.methods.sketch_targets import targets_of
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.gaussian import gaussian_mu
@@ -39,40 +39,12 @@ def test_noise_free_targets_are_the_mean_features_of_each_class() -> None:
     config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
     sums = run_world(SKETCH, config, facts_of(images), images).outputs[0].float()
     measured = Round(SKETCH.layout(config).random_bank(images.spec), sums)
-    targets = targets_of([measured], [1.0], config.total_weight, facts_of(images), torch.device("cpu"))
+    targets = targets_of([measured], [1.0], config.total_weight, len(images), torch.device("cpu"))
     for (bank, _), target in zip(measured.bank.parts, targets, strict=True):
         features = bank.exact(images.pixels.float() / 255)
         for label in range(3):
             expected = features[images.labels == label].mean(0).float()
             assert torch.allclose(target.means[label], expected, atol=2e-3)
-
-
-def test_tones_of_several_rounds_are_one_target_in_which_the_less_noisy_round_counts_more() -> None:
-    images = make_images((40, 30, 20))
-    config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
-    bank = SKETCH.layout(config).random_bank(images.spec)
-    counts = torch.full((3, 1), 30 * config.total_weight)
-    first, second = (Round(bank, torch.cat([torch.full((3, bank.numbers), sums), counts], 1)) for sums in (3.0, 6.0))
-    alone = [
-        targets_of([part], [1.0], config.total_weight, facts_of(images), torch.device("cpu"))[-1]
-        for part in (first, second)
-    ]
-    *networks, tones = targets_of(
-        [first, second], [0.2, 0.8], config.total_weight, facts_of(images), torch.device("cpu")
-    )
-    assert len(networks) == 2
-    assert tones.weight == pytest.approx(alone[0].weight)
-    torch.testing.assert_close(tones.means, 0.2 * alone[0].means + 0.8 * alone[1].means)
-
-
-def test_a_class_without_a_credible_count_is_not_divided_by_zero() -> None:
-    images = make_images((40, 30, 20))
-    config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
-    bank = SKETCH.layout(config).random_bank(images.spec)
-    sums = torch.zeros(3, bank.numbers + 1)
-    sums[1, -1] = -5.0
-    targets = targets_of([Round(bank, sums)], [1.0], config.total_weight, facts_of(images), torch.device("cpu"))
-    assert all(bool(target.means.isfinite().all()) for target in targets)
 
 
 def test_networks_of_the_second_round_are_seen_from_the_middle_of_synthetic_images() -> None:

@@ -27,10 +27,10 @@ from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import CLASSES_PER_STEP, Effort, Streams, match
+from veilset.engines.targets import targets_of
 from veilset.engines.trained_features import centred, train_bank
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
-from veilset.methods.sketch_targets import targets_of
 from veilset.nets.feature_bank import MAP
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -55,23 +55,23 @@ class SketchConfig:
     """Settings of the sketch. What they were chosen on, and by what: docs/methods.md."""
 
     preset: str = "fast"
-    networks: int = 20
-    width: int = 16
+    networks: int = 4
+    width: int = 32
     rounds: int = 2
     first_share: float = 0.2  # of mu^2; the first round only has to give images to train networks on
-    trained_networks: int = 8
-    network_steps: int = 100
+    trained_networks: int = 4
+    network_steps: int = 150
     tone_share: float = 0.1  # of the row's squared length: brightness by place, which the networks cannot see
     total_weight: float = 0.15  # the count's weight beside a row of length 1: costs 1 % more noise
     network_seed: int = 0  # public
     jitter: str = "objects"
     latent_size: int = 32
     channels: int = 64
-    first_steps: int = 300
-    steps: int = 1000
-    images_per_class: int = 8
-    networks_per_step: int = 2
-    learning_rate: float = 0.002
+    first_steps: int = 400
+    steps: int = 2200
+    images_per_class: int = 4
+    networks_per_step: int = 1
+    learning_rate: float = 0.004
     training_images: int = 5000
 
     def __post_init__(self) -> None:
@@ -115,11 +115,13 @@ class Sketch:
         "fast": {},
         "balanced": {
             "networks": 100, "width": 128, "trained_networks": 24, "network_steps": 600, "latent_size": 64,
-            "channels": 256, "first_steps": 1500, "steps": 4000, "images_per_class": 32, "training_images": 20_000,
+            "channels": 256, "first_steps": 3000, "steps": 20_000, "images_per_class": 16, "networks_per_step": 2,
+            "learning_rate": 0.002, "training_images": 20_000,
         },
         "best": {
             "networks": 100, "width": 128, "trained_networks": 96, "network_steps": 1500, "latent_size": 64,
-            "channels": 256, "first_steps": 3000, "steps": 24_000, "images_per_class": 64, "training_images": 40_000,
+            "channels": 256, "first_steps": 6000, "steps": 100_000, "images_per_class": 16, "networks_per_step": 2,
+            "learning_rate": 0.002, "training_images": 40_000,
         },
     }  # fmt: skip
 
@@ -156,7 +158,7 @@ class Sketch:
         ) * (config.networks_per_step * (config.steps + config.first_steps))
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
-            seconds=10 + 2 * work * images / 4e10,
+            seconds=10 + 2 * work * images / 2.5e10,
             megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6 + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
             + (f", then {config.rounds - 1} more with trained networks" if config.rounds > 1 else "")
@@ -242,7 +244,7 @@ def synthesise(
     initialise(generator, context.generator(f"sketch weights {number}"))
     return match(
         generator,
-        targets_of(rounds, weights, config.total_weight, context.facts, context.device),
+        targets_of(rounds, weights, config.total_weight, context.facts.declared_size, context.device),
         Effort(
             steps=steps, images_per_class=config.images_per_class, networks_per_step=config.networks_per_step,
             learning_rate=config.learning_rate, checkpoint_every=CHECKPOINT_EVERY,

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 import torch
 
 from veilset.engines.matching import Target
-from veilset.methods.base import PublicFacts
 from veilset.sketch_file import Round
 
 
 def targets_of(
-    rounds: Sequence[Round], weights: Sequence[float], total_weight: float, facts: PublicFacts, device: torch.device
+    rounds: Sequence[Round], weights: Sequence[float], total_weight: float, declared_size: int, device: torch.device
 ) -> list[Target]:
     """Released sums as mean features of each class: divided by the noisy count of the first round."""
     first = rounds[0].sums
     # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
-    floor = 0.1 * facts.declared_size / facts.spec.num_classes
+    floor = 0.1 * declared_size / len(first)
     counts = (first[:, -1:] / total_weight).clamp(min=floor)
     by_round = [
         [
