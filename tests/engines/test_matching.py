@@ -1,6 +1,8 @@
-"""Matching recovers a distribution from its mean features, and its loss is the distance of means and nothing else."""
+"""Matching recovers a distribution from its mean features: its gradient is that of the distance of means alone."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -54,6 +56,16 @@ def matched(checkpoints=None, progress=lambda done, total: None, **changes) -> U
     )  # fmt: skip
 
 
+def assert_upright(generator: UpsamplingGenerator, device: torch.device | str = "cpu") -> None:
+    """Bars of the first class stand, those of the second lie."""
+    labels = torch.tensor([0] * 50 + [1] * 50, device=device)
+    with torch.no_grad():
+        images = generator.sample(labels, named_generator(3, "samples", device))
+    upright = images.mean(2).std(-1).flatten() > images.mean(3).std(-1).flatten()
+    assert upright[:50].float().mean() > 0.8
+    assert upright[50:].float().mean() < 0.2
+
+
 class Coordinates(Bank):
     """The first pixels themselves: a bank whose mean features are the images' means."""
 
@@ -64,62 +76,103 @@ class Coordinates(Bank):
         return images.flatten(1)[:, None, :4]
 
 
-def residual_gradient(matching_: matching._Matching, images: torch.Tensor) -> torch.Tensor:
-    pixels = images.clone().requires_grad_()
-    loss = matching_._along_residuals(0, pixels, torch.tensor([0, 1]), torch.tensor([0]))
-    (gradient,) = torch.autograd.grad(loss, pixels)
-    return gradient.flatten(1)[:, :4]
-
-
 def coordinates(means: torch.Tensor) -> matching._Matching:
     return matching._Matching(new_generator(), [Target(Coordinates(), means, 1.0)], effort(), streams())
 
 
-def test_the_expected_gradient_is_that_of_the_squared_distance_and_the_variance_has_no_part_in_it() -> None:
+def residual_gradient(matching_: matching._Matching, images: torch.Tensor) -> torch.Tensor:
+    """Of one step without an update: for every image, of its coordinates."""
+    pixels = images.clone().requires_grad_()
+    loss = matching_._along_residuals(0, pixels, torch.tensor([0, 1]), torch.tensor([0]))
+    matching_.now += 1
+    (gradient,) = torch.autograd.grad(loss, pixels)
+    return gradient.flatten(1)[:, :4]
+
+
+def gradients(remembering: bool, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of many steps, and how far each image was from the mean of its class, which is 0.1 off the target."""
     draws = named_generator(0, "pixels")
     means = torch.randn(2, 1, 4, generator=draws)
     true_means = (means + 0.1).repeat_interleave(8, dim=0)[:, 0]
-    found = []
-    for _ in range(4_000):
+    matching_, found = coordinates(means), []
+    for _ in range(number):
+        if not remembering:
+            matching_.seen[0].fill_(-torch.inf)
         spread = torch.randn(16, 4, generator=draws)
         images = torch.zeros(16, 64)
         images[:, :4] = true_means + spread
-        gradient = residual_gradient(coordinates(means), images.reshape(16, 1, 8, 8))
-        # Of |mean - target|^2: 2 (0.1) / 8 for every image. The plain square would add 2 / 8 of its own spread / 8.
-        found.append(torch.stack([gradient.mean(), (gradient * spread).mean()]))
-    along, with_own_spread = torch.stack(found).mean(0).tolist()
-    assert along == pytest.approx(2 * 0.1 / 8, rel=0.1)
-    assert with_own_spread == pytest.approx(0, abs=2 / 8 / 8 / 10)
+        found.append((residual_gradient(matching_, images.reshape(16, 1, 8, 8)), spread))
+    one, other = zip(*found[50:], strict=True)
+    return torch.stack(one), torch.stack(other)
 
 
-def test_what_earlier_steps_showed_is_remembered_and_lowers_the_chance_in_a_step() -> None:
-    draws = named_generator(0, "pixels")
+@pytest.mark.parametrize("remembering", [False, True])
+def test_the_expected_gradient_is_that_of_the_squared_distance_and_the_variance_has_no_part_in_it(remembering) -> None:
+    found, spread = gradients(remembering, 4_000)
+    # Of |mean - target|^2: 2 (0.1) / 8 for every image.
+    assert float(found.mean()) == pytest.approx(2 * 0.1 / 8, rel=0.1)
+    # An image that helped to estimate its own residual would add 2 / 8 of its spread / 8, or a tenth of that.
+    assert float((found * spread).mean()) == pytest.approx(0, abs=2 / 8 / 8 / (10 if remembering else 1) / 4)
+
+
+def test_remembering_lowers_the_chance_in_a_step() -> None:
+    fresh, _ = gradients(False, 1_000)
+    remembered, _ = gradients(True, 1_000)
+    assert float(remembered.std()) < 0.4 * float(fresh.std())
+
+
+def test_what_is_remembered_fades_with_the_steps_since() -> None:
     matching_ = coordinates(torch.zeros(2, 1, 4))
-    gradients = [residual_gradient(matching_, torch.randn(16, 1, 8, 8, generator=draws)) for _ in range(300)]
-    first = torch.stack(
-        [
-            residual_gradient(coordinates(torch.zeros(2, 1, 4)), torch.randn(16, 1, 8, 8, generator=draws))
-            for _ in range(300)
-        ]
-    )
-    assert float(torch.stack(gradients[20:]).std()) < 0.5 * float(first.std())
+    ones, zeros = torch.ones(16, 1, 8, 8), torch.zeros(16, 1, 8, 8)
+    for steps, left in ((1, 0.9), (matching.HORIZON, 0.9 / math.e), (100 * matching.HORIZON, 0)):
+        matching_.seen[0].fill_(-torch.inf)
+        residual_gradient(matching_, ones)
+        matching_.now += steps - 1
+        assert float(residual_gradient(matching_, zeros).mean()) == pytest.approx(2 / 8 * left, rel=0.01, abs=1e-6)
 
 
 def test_a_class_that_had_no_turn_remembers_nothing() -> None:
     matching_ = coordinates(torch.zeros(2, 1, 4))
     matching_._along_residuals(0, torch.ones(8, 1, 8, 8), torch.tensor([1]), torch.tensor([0]))
-    assert matching_.estimates[0].flatten().tolist() == [0, 1]
+    assert matching_.seen[0].flatten().tolist() == [-math.inf, 0]
     assert float(matching_.residuals[0][0].abs().max()) == 0
     assert torch.equal(matching_.residuals[0][1], torch.ones(1, 4))
 
 
+def test_classes_and_networks_in_any_order_are_moved_along_their_own_residuals() -> None:
+    networks = FeatureBank.draw(SPEC, 4, 8, named_generator(0, "bank"))
+    goal = target(networks, 1.0)
+    images = bars(6)[0][:6].clone().requires_grad_()
+    classes, which = torch.tensor([1, 0]), torch.tensor([3, 1])
+    loss = matching._Matching(new_generator(), [goal], effort(), streams())._along_residuals(0, images, classes, which)
+    (found,) = torch.autograd.grad(loss, images)
+    plain = torch.zeros(())
+    for row, label in enumerate(classes.tolist()):
+        for network in which.tolist():
+            features = networks.soft(images[3 * row : 3 * row + 3], torch.tensor([network]))[:, 0]
+            for number in range(3):
+                others = torch.stack([features[other] for other in range(3) if other != number]).mean(0)
+                residual = (others - goal.means[label, network]).detach()
+                plain = plain + 2 * (features[number] * residual).sum() / 3 / 2
+    (expected,) = torch.autograd.grad(plain, images)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_step_is_a_graph_and_learns(recwarn: pytest.WarningsRecorder) -> None:
+    device = torch.device("cuda")
+    goals = [Target(goal.bank.to(device), goal.means.to(device), goal.weight) for goal in targets()]
+    draws = Streams(draws=named_generator(0, "draws", device), order=named_generator(0, "order"))
+    generator = match(
+        new_generator().to(device), goals, effort(steps=500, images_per_class=16, networks_per_step=4), streams=draws,
+        checkpoints=Memory(), name="g", progress=lambda done, total: None,
+    )  # fmt: skip
+    assert not [warning for warning in recwarn if "graph" in str(warning.message)], "the step was not captured"
+    assert_upright(generator, device)
+
+
 def test_a_generator_learns_what_the_classes_look_like_from_mean_features_alone() -> None:
-    generator = matched(steps=500, images_per_class=16, networks_per_step=4, learning_rate=0.005)
-    with torch.no_grad():
-        images = generator.sample(torch.tensor([0] * 50 + [1] * 50), named_generator(3, "samples"))
-    upright = images.mean(2).std(-1).flatten() > images.mean(3).std(-1).flatten()
-    assert upright[:50].float().mean() > 0.8
-    assert upright[50:].float().mean() < 0.2
+    assert_upright(matched(steps=500, images_per_class=16, networks_per_step=4, learning_rate=0.005))
 
 
 def test_an_interrupted_match_ends_with_the_weights_of_an_undisturbed_one() -> None:

@@ -207,3 +207,13 @@ def test_the_same_seed_draws_the_same_networks_and_another_seed_others() -> None
     one, same, other = (bank_of(spec_of(), seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one.weights[1], same.weights[1])
     assert not torch.equal(one.weights[1], other.weights[1])
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((2, 3, 4, 5), 1), ((2, 4, 1, 3, 3), 2), ((2, 9, 4, 4), 1)])
+def test_added_channels_are_zeros_behind_the_others(shape: tuple[int, ...], dim: int) -> None:
+    values = torch.randn(shape, generator=named_generator(0, "values"))
+    more = feature_bank._with_channels(values, dim, 8)
+    assert more.shape[dim] == max(8, shape[dim])
+    before, after = more.split([shape[dim], more.shape[dim] - shape[dim]], dim)
+    assert torch.equal(before, values)
+    assert not after.any()

@@ -7,6 +7,7 @@ as one that was not (given the same released values). Noise sources are never ke
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -28,8 +29,11 @@ def keep(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     draws: torch.Generator,
+    more: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> None:
+    """Everything under one name, so that no crash can leave parts of two moments."""
     tensors: dict[str, Tensor] = {"step": torch.tensor(step), "draws": draws.get_state()}
+    tensors.update({f"more/{key}": value for key, value in more.items()})
     tensors.update({f"model/{key}": value for key, value in model.state_dict().items()})
     for index, state in optimiser.state_dict()["state"].items():
         tensors.update({f"optimiser/{index}/{key}": torch.as_tensor(value) for key, value in state.items()})
@@ -42,6 +46,7 @@ def restore(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     draws: torch.Generator,
+    more: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> int:
     """Loads the last kept state into the arguments; returns the number of steps it had done, 0 if there is none."""
     tensors = checkpoints.load(name)
@@ -56,6 +61,8 @@ def restore(
             state.setdefault(int(index), {})[field] = _laid_out_like(parameters[int(index)], value)
     optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
     draws.set_state(tensors["draws"].cpu())
+    for key, value in more.items():
+        value.copy_(tensors[f"more/{key}"])
     return int(tensors["step"])
 
 

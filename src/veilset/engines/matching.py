@@ -10,7 +10,7 @@ from those of earlier steps, which are remembered: the generator changes slowly,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,9 @@ CLASSES_PER_STEP = 40
 WARM_UP = 100
 AVERAGE = 0.999
 REMEMBERED = 0.9
-"""Weight of what is remembered of a residual, once it was estimated ten times."""
+"""Weight of what is remembered of a residual against what a step shows."""
+HORIZON = 500.0
+"""Steps after which a third of that weight is left: the generator has changed since."""
 BETAS = (0.5, 0.99)
 
 
@@ -93,7 +95,9 @@ class _Matching:
         self.images_of = fused_on_cuda(generator)
         self.average = WeightAverage(list(generator.parameters()), AVERAGE)
         self.residuals = [torch.zeros_like(target.means) for target in targets]
-        self.estimates = [torch.zeros(*target.means.shape[:2], 1, device=device) for target in targets]
+        # When a residual was last estimated, in steps: -inf is never, and nothing is remembered of it.
+        self.seen = [torch.full((*target.means.shape[:2], 1), -torch.inf, device=device) for target in targets]
+        self.now = torch.zeros((), device=device)
         self.take_step = GraphedStep(self.step, self.choices(), [streams.draws])
 
     def run(self, checkpoints: Checkpoints, name: str, progress: Callable[[int, int], None]) -> UpsamplingGenerator:
@@ -129,6 +133,7 @@ class _Matching:
         loss.backward()
         self.optimiser.step()
         self.average.update()
+        self.now += 1  # on the device, as a number of the host would be frozen into a CUDA graph
 
     def loss(self, classes: Tensor, networks: Sequence[Tensor]) -> Tensor:
         generator, draws = self.generator, self.streams.draws
@@ -144,40 +149,30 @@ class _Matching:
         """A loss with the gradient of the squared distance to a target, averaged over networks, summed over classes."""
         target, cells = self.targets[place], (classes[:, None], which)
         features = target.bank.soft(images, which).unflatten(0, (len(classes), -1))
-        residuals, estimates = self.residuals[place], self.estimates[place]
-        old, count = residuals[cells], estimates[cells]
-        keep = (count / (count + 1)).clamp(max=REMEMBERED)
+        residuals, seen = self.residuals[place], self.seen[place]
         with torch.no_grad():
-            means = target.means[cells]
+            means, old = target.means[cells], residuals[cells]
+            keep = REMEMBERED * torch.exp((seen[cells] - self.now) / HORIZON)
             residuals[cells] = keep * old + (1 - keep) * (features.mean(1) - means)
-            estimates[cells] = count + 1
+            seen[cells] = self.now
             along = keep[:, None] * old[:, None] + (1 - keep[:, None]) * (_mean_of_others(features) - means[:, None])
         return 2 * target.weight * (features * along).mean(1).sum() / len(which)
 
-    def _memory(self) -> Iterator[tuple[str, Tensor]]:
-        for place, pair in enumerate(zip(self.residuals, self.estimates, strict=True)):
-            yield from zip((f"residuals {place}", f"estimates {place}"), pair, strict=True)
-
     def _keep(self, checkpoints: Checkpoints, name: str, step: int) -> None:
-        keep(checkpoints, name, step, self.generator, self.optimiser, self.streams.draws)
-        values = {str(place): value for place, value in enumerate(self.average.values)}
-        checkpoints.save(f"{name} average", {**values, "updates": self.average.updates})
-        checkpoints.save(f"{name} residuals", dict(self._memory()))
-        checkpoints.save(f"{name} order", {"order": self.streams.order.get_state()})
+        keep(checkpoints, name, step, self.generator, self.optimiser, self.streams.draws, self._state())
 
     def _restore(self, checkpoints: Checkpoints, name: str) -> int:
-        average, residuals, order = (checkpoints.load(f"{name} {part}") for part in ("average", "residuals", "order"))
-        if average is None or residuals is None or order is None:
-            return 0
-        self.average.updates.copy_(average["updates"])
-        for place, value in enumerate(self.average.values):
-            value.copy_(average[str(place)])
-        for part, value in self._memory():
-            value.copy_(residuals[part])
-        self.streams.order.set_state(order["order"])
-        first = restore(checkpoints, name, self.generator, self.optimiser, self.streams.draws)
+        state = self._state()
+        first = restore(checkpoints, name, self.generator, self.optimiser, self.streams.draws, state)
+        self.streams.order.set_state(state["order"])
         self.optimiser.param_groups[0]["lr"] = self.rate  # loading replaced it by a copy nobody would change
         return first
+
+    def _state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds beside generator and optimiser."""
+        lists = {"average": self.average.values, "residuals": self.residuals, "seen": self.seen}
+        numbered = {f"{name} {place}": value for name, values in lists.items() for place, value in enumerate(values)}
+        return {**numbered, "updates": self.average.updates, "now": self.now, "order": self.streams.order.get_state()}
 
 
 def _mean_of_others(features: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ class Bank(nn.Module):
     def exact(self, images: Tensor) -> Tensor:
         """(n, channels, height, width) in [0, 1] -> (n, count, length) float64: unit vectors.
 
-        Guarantee: an image's vectors depend on its own pixels alone, to the last bit. A flat image gives zero vectors,
-          one that is not a number gives vectors that are none: bound them before use.
+        Guarantee: an image's vectors depend on its own pixels alone, to the last bit. A vector may be zero, and
+          that of an image that is not a number is none: bound them before use.
         """
         levels = (images.double() * 255).round().float()
         fitting = max(1, WORKSPACE[images.device.type] // (math.prod(images.shape[2:]) * self.values_per_pixel))
@@ -237,7 +237,7 @@ def _grouped(hidden: Tensor, weight: Tensor, block: int) -> Tensor:
 def _normed(sums: Tensor) -> Tensor:
     """Per image and channel: mean 0 and deviation LEVEL, then the positive part up to TOP. Overwrites its argument."""
     count = sums.shape[-1] * sums.shape[-2]
-    wide = sums.double()
+    wide = sums.to(torch.float64, copy=True)
     mean = wide.sum((2, 3), keepdim=True) / count
     square = wide.square_().sum((2, 3), keepdim=True) / count
     scale = LEVEL / (square - mean * mean).clamp(min=0).add(FLAT).sqrt()

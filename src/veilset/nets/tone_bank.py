@@ -31,7 +31,6 @@ class ToneBank(Bank):
 
     def __init__(self, channels: int) -> None:
         super().__init__(1, GRID * GRID * PER_CELL * channels)
-        self.channels = channels
         # Not a part of any file. A buffer, because a CUDA graph cannot make a tensor out of numbers of the host.
         self.register_buffer("begin", torch.tensor(STEPS, dtype=torch.float32)[:, None, None], persistent=False)
         self.begin: Tensor
