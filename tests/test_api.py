@@ -31,6 +31,12 @@ def test_the_public_names_are_there_and_few() -> None:
     assert len(veilset.__all__) <= 12
 
 
+def test_without_a_method_plan_and_fit_take_the_sketch() -> None:
+    images, settings = make_images(), TINY["sketch"]
+    assert veilset.plan(images.spec, epsilon=2.0, declared_size=100, **settings).method == "sketch"
+    assert veilset.fit(images, epsilon=2.0, **settings).method == "sketch"
+
+
 def test_a_plan_needs_no_image_and_keeps_what_was_asked() -> None:
     plan = planned(adjacency="replace", delta=1e-6, seed=3)
     assert (plan.method, plan.delta, plan.seed) == ("dp-merf", 1e-6, 3)

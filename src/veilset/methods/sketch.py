@@ -159,7 +159,10 @@ class Sketch:
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
             seconds=10 + 2 * work * images / 2.5e10,
-            megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6 + 300,
+            # Images, rows of a batch, and for every class a row of sums, of means and of residuals.
+            megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6
+            + 16e-6 * spec.num_classes * numbers
+            + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
             + (f", then {config.rounds - 1} more with trained networks" if config.rounds > 1 else "")
             + f"; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at most "
