@@ -8,9 +8,9 @@ from pathlib import Path
 
 import judging
 import pytest
-from toys import tiny
 
 import veilset
+from benchmarks.toys import tiny
 from veilset.evaluate.presets import Preset
 
 
