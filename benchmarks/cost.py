@@ -97,25 +97,29 @@ def pass_seconds(case: Case, bank: Measurement, number: int, device: torch.devic
 
 
 def step_seconds(case: Case, bank: Measurement, config: Any, device: torch.device) -> float:
-    """Of the generator: the time of many steps less that of few, so that compiling and capturing do not count."""
+    """Of the generator; the first steps, which compile and capture, do not count."""
+    targets = [
+        Target(part, torch.zeros(case.classes, part.count, part.length, device=device), share)
+        for part, share in bank.parts
+    ]
+    effort = Effort(
+        steps=STEPS, images_per_class=config.images_per_class, networks_per_step=config.networks_per_step,
+        learning_rate=config.learning_rate, checkpoint_every=STEPS,
+    )  # fmt: skip
+    streams = Streams(draws=named_generator(0, "cost", device), order=named_generator(0, "order"))
+    moments = []
 
-    def work(steps: int) -> None:
-        targets = [
-            Target(part, torch.zeros(case.classes, part.count, part.length, device=device), share)
-            for part, share in bank.parts
-        ]
-        effort = Effort(
-            steps=steps, images_per_class=config.images_per_class, networks_per_step=config.networks_per_step,
-            learning_rate=config.learning_rate, checkpoint_every=10 * STEPS,
-        )  # fmt: skip
-        streams = Streams(draws=named_generator(0, "cost", device), order=named_generator(0, "order"))
-        match(
-            SKETCH.build(config, case.spec).to(device), targets, effort, streams=streams, checkpoints=Forgetful(),
-            name="cost", progress=lambda *_: None,
-        )  # fmt: skip
+    def look(done: int, total: int) -> None:
+        if done in (STEPS // 3, STEPS):
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            moments.append(time.perf_counter())
 
-    few = seconds_of(lambda: work(STEPS), device)
-    return (seconds_of(lambda: work(3 * STEPS), device) - few) / (2 * STEPS)
+    match(
+        SKETCH.build(config, case.spec).to(device), targets, effort, streams=streams, checkpoints=Forgetful(),
+        name="cost", progress=look,
+    )  # fmt: skip
+    return (moments[1] - moments[0]) / (STEPS - STEPS // 3)
 
 
 class Forgetful(Checkpoints):

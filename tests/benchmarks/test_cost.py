@@ -20,7 +20,7 @@ def test_a_line_names_its_case_and_stays_below_the_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cost, "cases", lambda config: [cost.Case(side=8, classes=2, networks=1, width=2)])
-    monkeypatch.setattr(cost, "STEPS", 2)
+    monkeypatch.setattr(cost, "STEPS", 3)
     path = tmp_path / "results.jsonl"
     words = ["cost.py", "--number", "20", "--device", "cpu", "--results", str(path), "--commit", "test"]
     monkeypatch.setattr(sys, "argv", words)

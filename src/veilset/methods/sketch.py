@@ -68,7 +68,7 @@ class SketchConfig:
     latent_size: int = 32
     channels: int = 64
     first_steps: int = 400
-    steps: int = 2200
+    steps: int = 3000
     images_per_class: int = 4
     networks_per_step: int = 1
     learning_rate: float = 0.004
