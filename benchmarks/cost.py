@@ -175,8 +175,8 @@ def main() -> None:
         }  # fmt: skip
         for metric, value in (("microseconds/image", 1e6 * image), ("milliseconds/step", 1e3 * step)):
             results.append(
-                options.results, method="sketch", dataset=f"noise {case.side}x{case.side}x{case.channels}",
-                accounting="none", claim=None, epsilon_target=None,
+                options.results, method="sketch", dataset="generated noise", accounting="cost", claim=None,
+                epsilon_target=None,
                 protocol=f"best of {REPEATS}, {options.number} images", settings=settings, metric=metric,
                 values=[value], seeds=[0], seconds=time.perf_counter() - started, device=results.device_name(device),
                 commit=options.commit,

@@ -30,6 +30,7 @@ SECTIONS = (
     ("published", "Published accounting", ("epsilon proven", "epsilon published", "its status", TERMS)),
     ("none", "NOT PRIVATE: without noise", (TERMS,)),
     (REAL, "Real images, no synthesis", ()),
+    ("cost", "Cost alone: nothing is released", ()),
 )
 BEFORE = ("method", "metric", "value", "n")
 AFTER = ("protocol", "settings", "device", "seconds", "commit")
@@ -91,6 +92,7 @@ def row(line: dict[str, Any]) -> list[Any]:
         "published": [proven, published, line.get("published_status", "not recorded"), terms],
         "none": [terms],
         REAL: [],
+        "cost": [],
     }
     settings = ", ".join(f"{name}={setting}" for name, setting in line["settings"].items()) or "defaults"
     return [

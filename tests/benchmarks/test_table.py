@@ -64,6 +64,13 @@ def test_the_order_of_lines_does_not_matter() -> None:
     assert table.page(lines) == table.page(lines[::-1])
 
 
+def test_what_a_method_costs_stands_apart_from_what_it_releases() -> None:
+    text = table.page([line(), line(accounting="cost", epsilon_proven=None, metric="milliseconds/step")])
+    released, cost = text.split("### Cost alone: nothing is released")
+    assert "milliseconds/step" in cost
+    assert "milliseconds/step" not in released
+
+
 def test_an_unknown_accounting_is_refused_rather_than_left_out() -> None:
     with pytest.raises(ValueError, match="guessed"):
         table.page([line(accounting="guessed")])
