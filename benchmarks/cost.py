@@ -10,27 +10,28 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import results
 import torch
+from speed import best_of, wait_for
 
 from veilset.api import pick_device
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
-from veilset.engines.feature_sums import BATCH, sum_by_label
+from veilset.engines.feature_sums import sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
 from veilset.methods.base import get_method, make_config
+from veilset.methods.sketch import rows_at_once
 from veilset.nets.feature_bank import num_blocks
 from veilset.nets.measurement import Measurement
 from veilset.privacy.bounds import Unit, normalise_rows
 from veilset.randomness import named_generator
 
 SKETCH = get_method("sketch")
-REPEATS = 3
+ATTEMPTS = 4
 STEPS = 30
 
 
@@ -54,9 +55,8 @@ class Case:
         """Multiplications and additions of the convolutions, for one image."""
         inputs = [self.channels, *[self.width] * (num_blocks(self.spec) - 1)]
         pixels = [(self.side >> block) ** 2 for block in range(len(inputs))]
-        return sum(2 * 9 * before * self.width * area for before, area in zip(inputs, pixels, strict=True)) * (
-            self.networks
-        )
+        products = sum(9 * before * self.width * area for before, area in zip(inputs, pixels, strict=True))
+        return 2 * products * self.networks
 
 
 def cases(config: Any) -> list[Case]:
@@ -66,18 +66,6 @@ def cases(config: Any) -> list[Case]:
         *(replace(base, classes=classes) for classes in (100, 1000)),
         replace(base, networks=2 * base.networks), replace(base, width=base.width // 2),
     ]  # fmt: skip
-
-
-def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Best of a few, after one that nobody counts."""
-    best = float("inf")
-    for attempt in range(REPEATS + 1):
-        started = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = best if attempt == 0 else min(best, time.perf_counter() - started)
-    return best
 
 
 def pass_seconds(case: Case, bank: Measurement, number: int, device: torch.device) -> float:
@@ -90,10 +78,10 @@ def pass_seconds(case: Case, bank: Measurement, number: int, device: torch.devic
     def work() -> None:
         sum_by_label(
             images, lambda batch: normalise_rows(bank.rows(batch)), unit=Unit.RECORD, rows_per_user=None, device=device,
-            progress=lambda *_: None, batch=max(1, min(BATCH, (1 << 24) // bank.numbers)),
+            progress=lambda *_: None, batch=rows_at_once(bank),
         )  # fmt: skip
 
-    return seconds_of(work, device) / number
+    return best_of(ATTEMPTS, work, device) / number
 
 
 def step_seconds(case: Case, bank: Measurement, config: Any, device: torch.device) -> float:
@@ -111,8 +99,7 @@ def step_seconds(case: Case, bank: Measurement, config: Any, device: torch.devic
 
     def look(done: int, total: int) -> None:
         if done in (STEPS // 3, STEPS):
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            wait_for(device)
             moments.append(time.perf_counter())
 
     match(
@@ -142,11 +129,11 @@ def limits(device: torch.device) -> tuple[float, float]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        product = seconds_of(lambda: one @ one, device)
+        product = best_of(ATTEMPTS, lambda: one @ one, device)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
     many = torch.ones(1 << (28 if device.type == "cuda" else 25), device=device)
-    return 2 * size**3 / product, 2 * 4 * many.numel() / seconds_of(many.clone, device)
+    return 2 * size**3 / product, 2 * 4 * many.numel() / best_of(ATTEMPTS, many.clone, device)
 
 
 def main() -> None:
@@ -177,7 +164,7 @@ def main() -> None:
             results.append(
                 options.results, method="sketch", dataset="generated noise", accounting="cost", claim=None,
                 epsilon_target=None,
-                protocol=f"best of {REPEATS}, {options.number} images", settings=settings, metric=metric,
+                protocol=f"best of {ATTEMPTS}, {options.number} images", settings=settings, metric=metric,
                 values=[value], seeds=[0], seconds=time.perf_counter() - started, device=results.device_name(device),
                 commit=options.commit,
             )  # fmt: skip

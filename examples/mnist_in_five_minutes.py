@@ -14,6 +14,7 @@ import torch
 import veilset
 from veilset.card import plain_words
 from veilset.console import Show
+from veilset.methods.sketch import SketchConfig
 from veilset.report.build import write_reports
 from veilset.run_folder import RunFolder
 from veilset.scoring import Request, score_run
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--samples", type=int, default=6000, help="synthetic images the classifiers are trained on")
-    parser.add_argument("--steps", type=int, default=3000, help="training steps of the generator")
+    parser.add_argument("--steps", type=int, default=SketchConfig().steps, help="training steps of the generator")
     options = parser.parse_args()
     shared = options.out.with_name(options.out.name + "-for-sharing")
     for folder in (options.out, shared):  # a demo may be run again; a real run folder is never overwritten

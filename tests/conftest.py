@@ -16,6 +16,7 @@ from sketch_cases import copy_of, made  # noqa: F401  (fixtures)
 from veilset.data.spec import ImageSet
 from veilset.methods.plan import Plan
 from veilset.model import Model
+from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
 from veilset.run import execute
 from veilset.run_folder import RunFolder
@@ -88,6 +89,20 @@ def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Door, "_noisy", counting)
     return counts
+
+
+@pytest.fixture
+def normals_drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many normal numbers each draw from the noise source had."""
+    drawn: list[int] = []
+    original = NoiseSource.normal
+
+    def counting(self: NoiseSource, count: int, *device: Any) -> Any:
+        drawn.append(count)
+        return original(self, count, *device)
+
+    monkeypatch.setattr(NoiseSource, "normal", counting)
+    return drawn
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from veilset.cli.app import app
 from veilset.data import LazyImages, stream
 from veilset.errors import DataError
 from veilset.methods.base import get_method
-from veilset.privacy.noise import NoiseSource, SeededNoise
+from veilset.privacy.noise import SeededNoise
 from veilset.run import execute, resume
 
 
@@ -74,25 +74,17 @@ def test_a_method_that_needs_all_images_at_once_gets_them_in_memory(
 
 
 def test_a_folder_that_changes_between_two_rounds_stops_the_run_before_noise_is_drawn(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, normals_drawn: list[int]
 ) -> None:
-    drawn = []
-    original = NoiseSource.normal
-
-    def counting(self: NoiseSource, count: int, *device: Any) -> Any:
-        drawn.append(count)
-        return original(self, count, *device)
-
     def adds_a_file(message: str, done: int, total: int) -> None:
         if message.startswith("training networks"):
             write_image(photos / "dog" / "late.png")
 
-    monkeypatch.setattr(NoiseSource, "normal", counting)
     images = on_disk(photos)
     plan = tiny_plan(veilset.load(photos), "sketch")
     with pytest.raises(DataError, match="changed"):
         execute(images, plan, tmp_path / "run", progress=adds_a_file)
-    assert len(drawn) == 1, "the first of two rounds"
+    assert len(normals_drawn) == 1, "the first of two rounds"
     # Nothing is set aside for a third draw, so a resume succeeds only if the second round was not charged.
     assert resume(on_disk(photos), tmp_path / "run").claim.epsilon == pytest.approx(5.0, rel=1e-6)
 

@@ -226,12 +226,17 @@ def measure(
 
     total = sum_by_label(
         images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
-        device=context.device, batch=max(1, min(BATCH, ROW_VALUES // bank.numbers)),
+        device=context.device, batch=rows_at_once(bank),
         progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
     )  # fmt: skip
     sums = context.door.release_sum(total, multiplier).float().cpu()
     context.checkpoints.save(f"round {number}", {"sums": sums})
     return sums
+
+
+def rows_at_once(bank: Measurement) -> int:
+    """Images of a batch whose rows fit into the memory of a pass."""
+    return max(1, min(BATCH, ROW_VALUES // bank.numbers))
 
 
 def synthesise(
