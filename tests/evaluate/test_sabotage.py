@@ -16,7 +16,7 @@ from veilset.evaluate import gen2real, presets, run_preset, utility
 from veilset.evaluate.classifiers import CLASSIFIERS, RECIPES
 from veilset.evaluate.fitting import Classifier
 from veilset.evaluate.scores import Score
-from veilset.evaluate.training import _Training
+from veilset.evaluate.training import Training
 from veilset.nets.classifiers import LeNet5
 from veilset.randomness import named_generator
 
@@ -93,7 +93,7 @@ def test_choosing_the_epoch_on_test_images_is_noticed(name, watched_test, monkey
     def hits_on_test_images(training, rows):
         return int((training.logits(watched_test.pixels).argmax(1) == watched_test.labels).sum())
 
-    monkeypatch.setattr(_Training, "hits", hits_on_test_images)
+    monkeypatch.setattr(Training, "hits", hits_on_test_images)
     with pytest.raises(AssertionError, match="looked at test images"):
         check_nothing_is_chosen_on_test_images(name, watched_test)
 

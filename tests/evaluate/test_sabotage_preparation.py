@@ -19,7 +19,7 @@ from veilset.evaluate import fidelity, gen2real, sklearn_suite
 from veilset.evaluate.cached import extract
 from veilset.evaluate.classifiers import CLASSIFIERS, RECIPES
 from veilset.evaluate.extractors import RandomConvExtractor
-from veilset.evaluate.training import _Training
+from veilset.evaluate.training import Training
 from veilset.randomness import named_generator
 
 seen: list = []
@@ -125,8 +125,8 @@ def test_classifiers_see_training_and_test_images_alike(monkeypatch, scaling):
 
 @pytest.mark.parametrize("change", UNEQUAL)
 def test_a_network_that_is_tested_on_otherwise_prepared_images_is_noticed(change, monkeypatch):
-    honest = _Training.logits
-    monkeypatch.setattr(_Training, "logits", lambda self, pixels, *rest: honest(self, UNEQUAL[change](pixels), *rest))
+    honest = Training.logits
+    monkeypatch.setattr(Training, "logits", lambda self, pixels, *rest: honest(self, UNEQUAL[change](pixels), *rest))
     with pytest.raises(AssertionError, match="the network sees other"):
         check_classifiers_see_equal_images_equally(monkeypatch, "unit")
 

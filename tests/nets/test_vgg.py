@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from veilset.data.spec import ImageSpec
-from veilset.nets.vgg import SIDE, Vgg11, random_crops_and_flips, to_side
+from veilset.nets.vgg import SIDE, Vgg11, to_side
 from veilset.randomness import named_generator
 
 
@@ -36,33 +36,7 @@ def test_the_black_frame_around_28_pixels_is_the_padding_of_3_in_the_paper():
     assert to_side(images).shape[2:] == (SIDE, SIDE)
 
 
-def test_building_and_augmenting_draw_nothing_from_global_state():
+def test_building_draws_nothing_from_global_state():
     before = torch.get_rng_state()
     Vgg11(spec(), named_generator(0, "weights"))
-    random_crops_and_flips(torch.zeros(2, 1, 8, 8), named_generator(0, "crops"))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_every_crop_is_a_shifted_and_perhaps_mirrored_copy_of_its_own_image():
-    images = torch.rand(64, 3, 6, 7, generator=named_generator(0, "images"))
-    crops = random_crops_and_flips(images, named_generator(0, "crops"), padding=2)
-    assert crops.shape == images.shape
-    seen = set()
-    for image, crop in zip(images, crops, strict=True):
-        padded = torch.nn.functional.pad(image, (2, 2, 2, 2))
-        found = [
-            (top, left, flip)
-            for top in range(5)
-            for left in range(5)
-            for flip in (False, True)
-            if torch.equal(
-                crop,
-                padded[:, top : top + 6, left : left + 7].flip(2)
-                if flip
-                else padded[:, top : top + 6, left : left + 7],
-            )
-        ]
-        assert len(found) == 1
-        seen.add(found[0])
-    assert {flip for _, _, flip in seen} == {False, True}
-    assert {top for top, _, _ in seen} == {left for _, left, _ in seen} == set(range(5))

@@ -41,3 +41,18 @@ def crop_scale_or_rotate(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def _shift_limit(side: int) -> float:
     return float(math.floor(side / 8 + 0.5))
+
+
+def random_crops_and_flips(images: Tensor, generator: torch.Generator, *, padding: int = 4) -> Tensor:
+    """Each image shifted by up to `padding` pixels over black, and mirrored with probability 1/2."""
+    count, _, height, width = images.shape
+    draws = torch.rand(3, count, generator=generator, device=generator.device).to(images.device)
+    tops, lefts = (draws[:2] * (2 * padding + 1)).long()
+    mirrored = draws[2] < 0.5
+    rows = tops[:, None] + torch.arange(height, device=images.device)
+    columns = lefts[:, None] + torch.arange(width, device=images.device)
+    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+    padded = F.pad(images, (padding,) * 4)
+    index = torch.arange(count, device=images.device)
+    # Advanced indices around a slice: the channel axis comes last and moves back.
+    return padded[index[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)

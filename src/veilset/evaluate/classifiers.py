@@ -7,6 +7,7 @@ epoch or a setting on the test set.
 from dataclasses import replace
 from functools import partial
 
+from veilset.evaluate.augment import crop_scale_or_rotate
 from veilset.evaluate.fitting import Classifier, FitContext, Predict
 from veilset.evaluate.sklearn_suite import SKLEARN_SUITE
 from veilset.evaluate.training import NETWORK_TICKS, Recipe, fit_network
@@ -65,7 +66,7 @@ RECIPES: dict[str, Recipe] = {
         scaling="mnist",
     ),
     "convnet": _PSG,
-    "convnet-aug": replace(_PSG, small_set_epochs=1000, augment=True),
+    "convnet-aug": replace(_PSG, small_set_epochs=1000, augment=crop_scale_or_rotate),
     "resnet": Recipe(network=partial(ResNet, depth=8), learning_rate=1e-3, batch=128, epochs=10, scaling="symmetric"),
     "resnet-110": _dpimagebench(partial(ResNet, depth=110)),
     "wrn-40-4": _dpimagebench(WideResNet),

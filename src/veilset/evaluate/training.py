@@ -4,6 +4,8 @@ Images stay on the device as bytes, and a step waits for nothing: the host looks
 where a recipe chooses its epoch on held-out training images.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +19,6 @@ from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.engines.weight_average import WeightAverage
-from veilset.evaluate.augment import crop_scale_or_rotate
 from veilset.evaluate.fitting import FitContext, Predict
 
 NETWORK_TICKS = 10
@@ -45,8 +46,10 @@ class Recipe:
     decay_factor: float = 1.0
     decay_at: tuple[float, ...] = ()
     """Shares of the training after which the learning rate is multiplied by ``decay_factor``."""
+    warm_up_steps: int = 0
+    """Steps in which the learning rate rises from nearly 0, a fifth of all at most."""
     scaling: Scaling = "unit"
-    augment: bool = False
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     average_decay: float | None = None
     """Decay of the average over the weights that is evaluated in their place."""
     hold_out_one_in: int | None = None
@@ -66,20 +69,30 @@ class Recipe:
 
 def fit_network(name: str, recipe: Recipe, train: ImageSet, ctx: FitContext) -> Predict:
     """Trains a fresh network and returns its predictions. Nothing but ``train`` is seen."""
+
+    def tick(epoch: int, num_epochs: int) -> None:
+        for _ in range(epoch * NETWORK_TICKS // num_epochs - (epoch - 1) * NETWORK_TICKS // num_epochs):
+            ctx.tick(f"epoch {epoch} of {num_epochs}")
+
+    return train_network(name, recipe, train, ctx, tick).predict
+
+
+def train_network(
+    name: str, recipe: Recipe, train: ImageSet, ctx: FitContext, after_epoch: Callable[[int, int], None]
+) -> Training:
+    """``after_epoch`` is called with the number of epochs done and of all."""
     kept_back = held_out_rows(train, recipe.hold_out_one_in, ctx.generator(f"{name}/hold-out"))
-    training = _Training(name, recipe, train, ~kept_back, ctx)
-    num_epochs = recipe.num_epochs(int((~kept_back).sum()))
-    best_hits, best, ticks = -1, None, 0
+    training = Training(name, recipe, train, ~kept_back, ctx)
+    num_epochs = training.num_epochs
+    best_hits, best = -1, None
     with training.convolutions():
         for epoch in range(num_epochs):
             training.epoch(recipe.rate_in(epoch, num_epochs))
             if bool(kept_back.any()) and (hits := training.hits(kept_back)) >= best_hits:
                 best_hits, best = hits, training.state()
-            while ticks < (epoch + 1) * NETWORK_TICKS // num_epochs:
-                ticks += 1
-                ctx.tick(f"epoch {epoch + 1} of {num_epochs}")
+            after_epoch(epoch + 1, num_epochs)
         training.finish(training.state() if best is None else best)
-    return training.predict
+    return training
 
 
 def held_out_rows(train: ImageSet, one_in: int | None, generator: torch.Generator) -> Tensor:
@@ -95,7 +108,7 @@ def held_out_rows(train: ImageSet, one_in: int | None, generator: torch.Generato
     return mask
 
 
-class _Training:
+class Training:
     """One network on its way. Weights and batch order are drawn on the CPU, so that they are the same everywhere."""
 
     def __init__(self, name: str, recipe: Recipe, train: ImageSet, rows: Tensor, ctx: FitContext) -> None:
@@ -103,6 +116,9 @@ class _Training:
         self.fast = recipe.fast_on_cuda and ctx.device.type == "cuda"
         self.pixels, self.labels = train.pixels.to(ctx.device), train.labels.to(ctx.device)
         self.rows = rows.nonzero().flatten()
+        self.num_epochs = recipe.num_epochs(len(self.rows))
+        steps = self.num_epochs * -(-len(self.rows) // recipe.batch)
+        self.steps_done, self.warm_up = 0, min(recipe.warm_up_steps, steps // 5)
         self.mean, self.deviation = (value.to(ctx.device) for value in _scaling(recipe.scaling, train.pixels[rows]))
         self.order = ctx.generator(f"{name}/order")
         self.augmentation = ctx.generator(f"{name}/augmentation", ctx.device if self.fast else "cpu")
@@ -123,33 +139,32 @@ class _Training:
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe, weights = self.recipe, self.model.parameters()
         fused = self.device.type in ("cpu", "cuda")
-        if recipe.optimiser == "sgd":
-            return torch.optim.SGD(
-                weights,
-                lr=recipe.learning_rate,
-                momentum=recipe.momentum,
-                weight_decay=recipe.weight_decay,
-                fused=fused,
-            )
         # A graph replays the rate it was captured with, unless that rate is a tensor.
         rate = torch.tensor(recipe.learning_rate, device=self.device) if self.fast else recipe.learning_rate
-        return torch.optim.Adam(weights, lr=rate, weight_decay=recipe.weight_decay, fused=fused, capturable=self.fast)
+        decay = recipe.weight_decay
+        if recipe.optimiser == "sgd":
+            return torch.optim.SGD(weights, lr=rate, momentum=recipe.momentum, weight_decay=decay, fused=fused)
+        return torch.optim.Adam(weights, lr=rate, weight_decay=decay, fused=fused, capturable=self.fast)
 
     def epoch(self, rate: float) -> None:
         self.model.train()
+        order = torch.randperm(len(self.rows), generator=self.order)
+        for batch in self.rows[order].to(self.device).split(self.recipe.batch):
+            self.steps_done += 1
+            self._set_rate(rate * min(1.0, self.steps_done / (self.warm_up + 1)))
+            self.take_step(batch)
+
+    def _set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        order = torch.randperm(len(self.rows), generator=self.order)
-        for batch in self.rows[order].to(self.device).split(self.recipe.batch):
-            self.take_step(batch)
 
     def step(self, rows: Tensor) -> None:
         images = self.inputs(self.pixels[rows])
-        if self.recipe.augment:
-            images = crop_scale_or_rotate(images, self.augmentation)
+        if self.recipe.augment is not None:
+            images = self.recipe.augment(images, self.augmentation)
         with self.precision():
             loss = F.cross_entropy(self.model(images, self.masks), self.labels[rows])
         self.optimiser.zero_grad()

@@ -39,8 +39,8 @@ class Vgg11(nn.Module):
                 layer.reset_parameters()  # ones and zeros: no randomness
         initialise(self, generator)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Images in [0, 1] to logits."""
+    def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
+        """Images in [0, 1] to logits. There is no dropout."""
         return self.dense(self.stages(to_side(images)).flatten(1))
 
 
@@ -51,17 +51,3 @@ def to_side(images: Tensor) -> Tensor:
         images = F.interpolate(images, (height, width), mode="bilinear", align_corners=False, antialias=True)
     top, left = (SIDE - height) // 2, (SIDE - width) // 2
     return F.pad(images, (left, SIDE - width - left, top, SIDE - height - top))
-
-
-def random_crops_and_flips(images: Tensor, generator: torch.Generator, *, padding: int = 4) -> Tensor:
-    """Each image shifted by up to `padding` pixels over black, and mirrored with probability 1/2."""
-    count, _, height, width = images.shape
-    tops, lefts = torch.randint(0, 2 * padding + 1, (2, count), generator=generator, device=images.device)
-    mirrored = torch.rand(count, generator=generator, device=images.device) < 0.5
-    rows = tops[:, None] + torch.arange(height, device=images.device)
-    columns = lefts[:, None] + torch.arange(width, device=images.device)
-    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-    padded = F.pad(images, (padding,) * 4)
-    index = torch.arange(count, device=images.device)
-    # Advanced indices around a slice: the channel axis comes last and moves back.
-    return padded[index[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
