@@ -37,6 +37,44 @@ def _no_noise(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, m
         monkeypatch.setattr(Door, "_noisy", refuse)
 
 
+def interrupted(source: Path, out: Path) -> None:
+    """A run that is stopped in the middle, two steps after its last checkpoint."""
+
+    def stop(message: str, done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        synthesize(source, out, options={**OPEN, "steps": 8}, progress=stop)
+
+
+def test_an_interrupted_run_goes_on_to_the_model_it_would_have_been(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veilset.methods.sketch.CHECKPOINT_EVERY", 3)
+    starts: list[int] = []
+    synthesize(made / "first", tmp_path / "whole", options={**OPEN, "steps": 8})
+    interrupted(made / "first", tmp_path / "run")
+    synthesize(
+        made / "first", tmp_path / "run", options={**OPEN, "steps": 8}, resume=True,
+        progress=lambda message, done, total: starts.append(done),
+    )  # fmt: skip
+    assert starts[0] == 3, "it began again"
+    whole, run = (from_pretrained(tmp_path / name).sample(9).pixels for name in ("whole", "run"))
+    assert torch.equal(whole, run)
+    with pytest.raises(RunError, match="finished"):
+        synthesize(made / "first", tmp_path / "run", options={**OPEN, "steps": 8}, resume=True)
+
+
+def test_a_run_is_not_continued_with_another_sketch_or_other_options(made: Path, tmp_path: Path) -> None:
+    interrupted(made / "first", tmp_path / "run")
+    for source, options in (("second", {"steps": 8}), ("first", {"steps": 9})):
+        with pytest.raises(RunError, match="same sketch, options and seed"):
+            synthesize(made / source, tmp_path / "run", options={**OPEN, **options}, resume=True)
+    with pytest.raises(RunError, match="a run folder at"):
+        synthesize(made / "first", tmp_path / "none", options=OPEN, resume=True)
+
+
 @pytest.mark.parametrize("name", ["first", "merged", "second"])
 def test_a_model_from_an_exported_sketch_has_its_claim_and_ledgers(name: str, made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / name / "release", tmp_path / "shared")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ FINGERPRINTS = "training-images.hashes"
 USER_FINGERPRINTS = "training-users.hashes"
 """The same for their user ids, where they have any."""
 HISTORY = "history.jsonl"
+RELEASED = "released.sha256"
+"""Of the file that work on released values started from."""
 KIND = "kind.json"
 """What the run makes, where that is not a model."""
 
@@ -58,8 +61,8 @@ class RunFolder:
         return folder
 
     @classmethod
-    def create_open(cls, path: Path, plan: Plan, source: RunFolder) -> RunFolder:
-        """A folder for work on released values alone. Where the owner does it, it knows the training images too."""
+    def create_open(cls, path: Path, plan: Plan, source: RunFolder, released: bytes) -> RunFolder:
+        """A folder for work on `released` values alone. Where the owner does it, it knows the training images too."""
         require_empty(path)
         folder = cls(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
@@ -67,7 +70,20 @@ class RunFolder:
         for name in (FINGERPRINTS, USER_FINGERPRINTS):
             if (source.vault / name).is_file():
                 write_atomically(folder.vault / name, (source.vault / name).read_bytes(), mode=0o600)
+        write_atomically(folder.vault / RELEASED, hashlib.sha256(released).hexdigest().encode())
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, plan: Plan, released: bytes) -> RunFolder:
+        """The folder of work on released values that was interrupted."""
+        folder = cls.open(path)
+        if folder.finished:
+            raise RunError("an interrupted run", f"{path}, which is finished", "Choose another folder for a new one.")
+        note = folder.vault / RELEASED
+        known = note.read_text() if note.is_file() else None
+        if known != hashlib.sha256(released).hexdigest() or folder.plan_path.read_bytes() != plan.dumps():
+            raise RunError("what this run was started with", "others", "Give the same sketch, options and seed.")
         return folder
 
     @classmethod

@@ -49,16 +49,22 @@ def synthesize(
     device: torch.device | str = "cpu",
     progress: Progress = lambda *_: None,
     features_out: Path | None = None,
+    resume: bool = False,
 ) -> Model:
     """Trains a model from the sketch at `path` alone, into a new run folder.
 
     Args:
         features_out: also trains networks on the synthetic images, for a further round of measuring, and writes them.
+        resume: goes on with the interrupted run in `out`.
     """
     sketch, config = _opened(path, options)
     if features_out is not None and features_out.exists():
         raise ConfigError("a new file for the networks", f"{features_out} exists", "Choose another name.")
-    folder = RunFolder.create_open(out, _plan(sketch, config, seed), RunFolder(path))
+    plan = _plan(sketch, config, seed)
+    if resume:
+        folder = RunFolder.reopen(out, plan, sketch.data)
+    else:
+        folder = RunFolder.create_open(out, plan, RunFolder(path), sketch.data)
     context = OpenContext(
         facts=sketch.facts, seed=seed, device=torch.device(device), checkpoints=folder,
         progress=folder.logging(progress),
@@ -68,7 +74,7 @@ def synthesize(
     if features_out is not None:
         networks = train_networks(config, generator, len(sketch.layout.rounds), context)
         write_atomically(features_out, networks_bytes(networks))
-    release = {**model_config(_plan(sketch, config, seed)), "sketch": sketch.described()}
+    release = {**model_config(plan), "sketch": sketch.described()}
     files = model_files(release, sketch.spec, generator, _unpublished(sketch))
     write_release(folder.release, {**files, FILE: sketch.data})
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))

@@ -115,3 +115,13 @@ def test_settings_of_the_sketch_cannot_be_changed_afterwards(cli: Cli, photos: P
     )
     assert code == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_model_is_not_resumed(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", tmp_path / "a", *SIZES)
+    words = ["synthesize", tmp_path / "a", "--out", tmp_path / "run", "--steps", "3", "--channels", "4"]
+    assert cli(*words)[0] == 0
+    code, _, err = cli(*words, "--resume")
+    assert code != 0
+    assert "which is finished" in err
+    assert cli(*words, "--resume", "--per-class", "2")[0] == 2

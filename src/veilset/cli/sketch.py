@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,6 +96,7 @@ def synthesize(
     out: Annotated[Path, typer.Option(help="Run folder to write; with --per-class a folder of images or .npz.")],
     per_class: Annotated[int | None, typer.Option(help="Write this many optimised images a class, no model.")] = None,
     features_out: Annotated[Path | None, typer.Option(help="Train networks for a further round; write them.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted model in --out.")] = False,
     seed: Seed = 0, device: Device = "auto", quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Make a model, or a few images, from a sketch alone. Costs no privacy, however often.
@@ -104,11 +106,13 @@ def synthesize(
     options = method_options(context)
     if per_class is not None and features_out is not None:
         raise ConfigError("--per-class or --features-out", "both", "Networks are trained on images of a model.")
-    with Show(quiet) as show:
+    if per_class is not None and resume:
+        raise ConfigError("--per-class or --resume", "both", "A few images are optimised in one go: start again.")
+    with Show(quiet) as show, nullcontext() if per_class is not None else resumable():
         common: dict[str, Any] = {"options": options, "seed": seed, "progress": show.progress}
         common["device"] = api.pick_device(device)
         if per_class is None:
-            claim = make_model(source, out, features_out=features_out, **common).claim
+            claim = make_model(source, out, features_out=features_out, resume=resume, **common).claim
         else:
             claim = synthesize_images(source, out, per_class, **common).claim
     show.say(f"{claim.summary}\nwrote {out}; nothing was charged")
