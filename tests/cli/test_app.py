@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -271,3 +272,14 @@ def test_a_cap_per_user_at_record_level_is_refused(cli: Cli, photos: Path) -> No
     code, _, err = cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--images-per-user", "5")
     assert code == 2
     assert "--unit user" in err
+
+
+@pytest.mark.parametrize(
+    ("device", "preset", "hinted"), [("cuda", "fast", True), ("cuda", "best", False), ("cpu", "fast", False)]
+)
+def test_a_plan_for_two_cores_on_a_machine_with_a_gpu_says_what_it_could_do(
+    cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch, device: str, preset: str, hinted: bool
+) -> None:
+    monkeypatch.setattr("veilset.api.pick_device", lambda _: torch.device(device))
+    _, _, err = cli("plan", photos, "--method", "sketch", "--epsilon", "1", "--preset", preset)
+    assert ("--preset balanced" in err) == hinted

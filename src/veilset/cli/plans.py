@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import typer
 
+from veilset import api
 from veilset.console import Show, show_error
 from veilset.errors import RunError
 from veilset.methods.plan import Plan
@@ -30,6 +31,8 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
     note = "" if declared else " (offered, rounded; by using it you declare it public; --declared-size changes it)"
     show.say(f"declared size {facts.declared_size}{note}")
     show.say(f"expected      about {made.forecast.seconds:.0f} s on two CPU cores, {made.forecast.megabytes:.0f} MB")
+    if made.config.get("preset") == "fast" and api.pick_device("auto").type == "cuda":
+        show.say("hint          this machine has a GPU: --preset balanced makes better images with it")
     for warning in made.warnings:
         show.warn(warning)
 
