@@ -59,11 +59,12 @@ class _Folded(torch.autograd.Function):
 
 @fused_on_cuda
 def _added_up(columns: Tensor, height: int, width: int, channels: int) -> Tensor:
-    """One sum a pixel in a fixed order, in float32: atomic additions would not repeat themselves to the last bit."""
+    """One sum a pixel in a fixed order and at least float32: atomic additions do not repeat to the last bit."""
     down, across = halved(height), halved(width)
     windows = columns.reshape(len(columns), -1, down, across, KERNEL, KERNEL, channels)
     size = (height + 2 * MARGIN, width + 2 * MARGIN)
-    total = torch.zeros(*windows.shape[:2], *size, channels, dtype=torch.float32, device=columns.device)
+    wide = torch.promote_types(columns.dtype, torch.float32)
+    total = torch.zeros(*windows.shape[:2], *size, channels, dtype=wide, device=columns.device)
     for row in range(KERNEL):
         for column in range(KERNEL):
             rows, places = slice(row, row + STRIDE * down, STRIDE), slice(column, column + STRIDE * across, STRIDE)
