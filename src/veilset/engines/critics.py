@@ -7,6 +7,7 @@ their shards hold many images or none. What leaves here is private: `privacy` bo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -157,7 +158,10 @@ class CriticStack:
         The last piece repeats a critic where it would be short: all have one shape, so that one graph does for all.
         """
         which = self._numbers(which)
-        size = -(-len(which) // -(-len(which) // self.at_once)) if len(which) else 1
+        if not len(which):
+            return
+        number = math.ceil(len(which) / self.at_once)
+        size = math.ceil(len(which) / number)
         for some in which.split(size):
             yield torch.cat([some, some[-1:].expand(size - len(some))]), len(some)
 

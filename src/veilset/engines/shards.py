@@ -29,7 +29,10 @@ class Draw:
 
 
 class ImageShards:
-    """The images of every shard, one shard after the other. Null records are in none."""
+    """The images of every shard, one shard after the other, each in the order they came in. Null records are in none.
+
+    A record more or less therefore moves the others of its own shard only.
+    """
 
     def __init__(self, images: ImageSet, shard_of: Tensor, count: int, *, seed: int, device: torch.device) -> None:
         if shard_of.shape != images.labels.shape or not ((shard_of >= 0) & (shard_of < count)).all():
