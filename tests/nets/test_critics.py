@@ -9,7 +9,7 @@ from torch import Tensor
 
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, Ready, conv_critics, dense_critics
-from veilset.nets.patches import folded, patches
+from veilset.nets.patches import by_pixels, by_windows, folded, halved, patches
 from veilset.randomness import named_generator
 
 COUNT, NUMBER = 3, 4
@@ -105,6 +105,17 @@ def test_windows_and_their_transpose_are_each_others_derivatives() -> None:
     assert torch.autograd.gradcheck(patches, maps)
     assert torch.autograd.gradgradcheck(lambda values: patches(values).square(), maps)
     assert torch.autograd.gradgradcheck(lambda values: folded(values, 3, 4, 1).square(), columns)
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 8), (3, 5), (1, 2)])
+def test_windows_add_up_to_the_same_on_both_kinds_of_device(height: int, width: int) -> None:
+    draws = named_generator(0, "windows")
+    for dtype in (torch.float32, torch.bfloat16):
+        shape = (2, 3, halved(height), halved(width), 5, 5, 4)
+        windows = torch.randn(shape, generator=draws).to(dtype)
+        found, expected = by_pixels(windows, height, width), by_windows(windows, height, width)
+        assert found.dtype == expected.dtype == torch.float32
+        assert torch.allclose(found, expected, atol=1e-5)
 
 
 @every_net

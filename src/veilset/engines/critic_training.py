@@ -17,7 +17,7 @@ from torch import Tensor
 
 from veilset.compilation import fused_on_cuda
 from veilset.engines.cuda_graphs import GraphedStep
-from veilset.engines.shards import ImageShards
+from veilset.engines.shard_batches import ImageShards
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, Ready
 

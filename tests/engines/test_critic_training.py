@@ -11,10 +11,10 @@ from bar_images import bars
 from plain_critics import PlainCritic, spec_of
 from torch import Tensor
 
-import veilset.engines.critics as engine
+import veilset.engines.critic_training as engine
 from veilset.data.spec import ImageSet, to_bytes
-from veilset.engines.critics import CriticStack, PooledFakes, critic_losses
-from veilset.engines.shards import Draw, ImageShards
+from veilset.engines.critic_training import CriticStack, PooledFakes, critic_losses
+from veilset.engines.shard_batches import Draw, ImageShards
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
 from veilset.randomness import named_generator

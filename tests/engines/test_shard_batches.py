@@ -7,7 +7,7 @@ import torch
 from plain_critics import spec_of
 
 from veilset.data.spec import ImageSet
-from veilset.engines.shards import ImageShards
+from veilset.engines.shard_batches import ImageShards
 from veilset.errors import DataError
 
 SPEC = spec_of(8, 8, 1, classes=4)
