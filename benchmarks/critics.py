@@ -140,27 +140,31 @@ def main() -> None:
     names = tuple(f"c{label}" for label in range(10))
     spec = ImageSpec(height=options.side, width=options.side, channels=options.channels, class_names=names)
     most = most_operations(device)
-    rows = []
-    for width in options.widths:
-        started = time.perf_counter()
-        net = KINDS[options.kind](spec, width)
-        stacked = stacked_seconds(net, options.critics, options.batch, device)
-        looped = looped_seconds(net, options.batch, device)
-        share = operations(net, options.batch) / stacked / most
-        found = (1e3 * stacked, 1e3 * looped, looped / stacked, share)
-        rows.append([options.critics, width, *(f"{value:.3g}" for value in found)])
-        settings = {
-            "kind": options.kind, "critics": options.critics, "width": width, "batch": options.batch,
-            "side": options.side, "channels": options.channels, "share_of_arithmetic": float(f"{share:.3g}"),
-            "loop_milliseconds": float(f"{1e3 * looped:.3g}"),
-        }  # fmt: skip
-        results.append(
-            options.results, method="gs-wgan", dataset="generated noise", accounting="cost", claim=None,
-            epsilon_target=None, protocol=f"best of {ATTEMPTS}, {STEPS} steps of every critic", settings=settings,
-            metric="milliseconds/critic step", values=[1e3 * stacked], seeds=[0],
-            seconds=time.perf_counter() - started, device=results.device_name(device), commit=options.commit,
-        )  # fmt: skip
+    rows = [measured(KINDS[options.kind](spec, width), width, most, device, options) for width in options.widths]
     print(f"{most / 1e12:.3g} T operations a second at most\n{table(COLUMNS, rows)}")
+
+
+def measured(
+    net: Critics, width: int, most: float, device: torch.device, options: argparse.Namespace
+) -> list[int | str]:
+    """One line of the results; returns its row of the table."""
+    started = time.perf_counter()
+    stacked = stacked_seconds(net, options.critics, options.batch, device)
+    looped = looped_seconds(net, options.batch, device)
+    share = operations(net, options.batch) / stacked / most
+    settings = {
+        "kind": options.kind, "critics": options.critics, "width": width, "batch": options.batch,
+        "side": options.side, "channels": options.channels, "share_of_arithmetic": float(f"{share:.3g}"),
+        "loop_milliseconds": float(f"{1e3 * looped:.3g}"),
+    }  # fmt: skip
+    results.append(
+        options.results, method="gs-wgan", dataset="generated noise", accounting="cost", claim=None,
+        epsilon_target=None, protocol=f"best of {ATTEMPTS}, {STEPS} steps of every critic", settings=settings,
+        metric="milliseconds/critic step", values=[1e3 * stacked], seeds=[0], seconds=time.perf_counter() - started,
+        device=results.device_name(device), commit=options.commit,
+    )  # fmt: skip
+    found = (1e3 * stacked, 1e3 * looped, looped / stacked, share)
+    return [options.critics, width, *(f"{value:.3g}" for value in found)]
 
 
 if __name__ == "__main__":

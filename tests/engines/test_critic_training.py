@@ -265,6 +265,15 @@ def test_a_critic_that_is_not_a_number_any_more_keeps_it_to_itself() -> None:
     ]
 
 
+def test_training_in_half_precision_goes_the_same_way() -> None:
+    fresh, single, half = stack_of(), trained(), stack_of()
+    half.dtype = torch.bfloat16  # as on CUDA
+    half.train(pool(), STEPS)
+    assert half.state["weights"].dtype == torch.float32
+    moved, expected = ((stack.state["weights"] - fresh.state["weights"])[[0, 2, 3, 4]] for stack in (half, single))
+    assert float(torch.cosine_similarity(moved, expected).min()) > 0.8
+
+
 def test_fakes_of_a_pool_have_the_labels_asked_for() -> None:
     marked = PooledFakes(torch.arange(3.0)[:, None, None, None, None].expand(3, 8, *SPEC.shape))
     labels = torch.tensor([[2, 0], [1, 1]])

@@ -53,7 +53,10 @@ class PooledFakes:
     """
 
     pool: Tensor
-    numbers: int = 1
+
+    @property
+    def numbers(self) -> int:
+        return 1
 
     def __call__(self, labels: Tensor, chances: Tensor) -> Tensor:
         return self.pool[labels, (chances[..., 0] * self.pool.shape[1]).long()]
@@ -128,15 +131,16 @@ class CriticStack:
         done = 0
         for some, number in self._pieces(which):
             ready = self.net.ready(self.state["weights"][some], self.state["vectors"][some], self.dtype)
-            gradients = self.net.image_gradients(ready, images, labels) / -len(images)
+            parts = zip(images.split(self.batch), labels.split(self.batch), strict=True)
+            gradients = torch.cat([self.net.image_gradients(ready, *part) for part in parts], dim=1) / -len(images)
             trained = (self.shards.sizes[some] > 0)[:, None, None, None, None]
             result[done : done + number] = torch.where(trained, gradients, 0.0)[:number]
             done += number
         return result
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that training changes, as it is now."""
-        return {name: value.clone() for name, value in self.state.items()}
+        """All that training changes, copied to the host: on a GPU there may be no room for a second one."""
+        return {name: value.to("cpu", copy=True) for name, value in self.state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Goes on where the stack that gave `state` stood."""
