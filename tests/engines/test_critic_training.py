@@ -27,7 +27,7 @@ CONV, DENSE = conv_critics(SPEC, 4), dense_critics(SPEC, 8)
 both = pytest.mark.parametrize("net", [CONV, DENSE], ids=["conv", "dense"])
 
 
-def shards_of(sizes: tuple[int, ...] = SIZES) -> ImageShards:
+def shards_of(sizes: tuple[int, ...] = SIZES, device: str = "cpu") -> ImageShards:
     """The first records of a shard are the same whatever the sizes."""
     pixels, labels = [], []
     for number, size in enumerate(sizes):
@@ -38,16 +38,18 @@ def shards_of(sizes: tuple[int, ...] = SIZES) -> ImageShards:
     shard_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     # In turns, as hashes mix them: another record moves those of other shards, and leaves the order of each as it was.
     order = torch.cat([torch.arange(size) for size in sizes]).argsort(stable=True)
-    return ImageShards(images.subset(order), shard_of[order], len(sizes), seed=7, device=torch.device("cpu"))
+    return ImageShards(images.subset(order), shard_of[order], len(sizes), seed=7, device=torch.device(device))
 
 
-def stack_of(net: Critics = CONV, sizes: tuple[int, ...] = SIZES, workspace: int | None = None) -> CriticStack:
+def stack_of(
+    net: Critics = CONV, sizes: tuple[int, ...] = SIZES, workspace: int | None = None, device: str = "cpu"
+) -> CriticStack:
     draws = named_generator(0, "critics")
-    return CriticStack(net, shards_of(sizes), batch=BATCH, draws=draws, workspace=workspace)
+    return CriticStack(net, shards_of(sizes, device), batch=BATCH, draws=draws, workspace=workspace)
 
 
-def pool() -> PooledFakes:
-    return PooledFakes(torch.rand(3, 8, *SPEC.shape, generator=named_generator(0, "pool")))
+def pool(device: str = "cpu") -> PooledFakes:
+    return PooledFakes(torch.rand(3, 8, *SPEC.shape, generator=named_generator(0, "pool")).to(device))
 
 
 def trained(**options: Any) -> CriticStack:
@@ -294,3 +296,25 @@ def test_critics_learn_to_tell_real_images_from_fakes() -> None:
     of_real = net.scores(ready, other, labels).mean(1)
     of_fake = net.scores(ready, fakes.pool[1, :40], torch.ones(40, dtype=torch.int64)).mean(1)
     assert (of_real > of_fake + 0.3).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("at_once", [COUNT, 2])
+def test_steps_of_a_cuda_graph_train_as_plain_ones_and_keep_shards_apart(at_once: int) -> None:
+    stacks = [stack_of(device="cuda"), stack_of(device="cuda"), stack_of(sizes=(6, *SIZES[1:]), device="cuda")]
+    graphed, plain, grown = stacks
+    for stack in stacks:
+        stack.at_once = at_once
+    plain._bench(-(-COUNT // -(-COUNT // at_once))).take_step.plain_only = True
+    for stack in stacks:
+        stack.train(pool("cuda"), 12)
+    assert all(bench.take_step.graph is not None for bench in graphed.benches.values())
+    assert same(graphed, grown, list(range(COUNT))) == [1, 2, 3, 4]
+    assert close(graphed.state["weights"], plain.state["weights"], within=1e-4)
+    single = stack_of()
+    start = single.state_dict()["weights"]
+    single.train(pool(), 12)
+    moved, expected = graphed.state["weights"].cpu() - start, single.state["weights"] - start
+    assert float(torch.cosine_similarity(moved, expected)[[0, 2, 3, 4]].min()) > 0.8
+    images, labels = shared_batch()
+    assert torch.isfinite(graphed.image_gradients(images.cuda(), labels.cuda())).all()
