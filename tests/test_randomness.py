@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from veilset.randomness import initialise, named_generator
+from veilset.randomness import initialise, named_generator, stream_keys, uniforms
 
 
 def draw(seed: int, name: str) -> list[float]:
@@ -62,3 +62,31 @@ def test_batch_norm_keeps_its_ones_and_zeros() -> None:
     initialise(norm, named_generator(0, "w"))
     assert norm.weight.tolist() == [1.0] * 4
     assert norm.bias.tolist() == [0.0] * 4
+
+
+def test_streams_are_those_of_splitmix64() -> None:
+    # First outputs for the seeds 0 and 1234567 of the generator's reference code.
+    outputs = [0xE220A8397B1DCDAF, 6457827717110365317]
+    keys, start = torch.tensor([0, 1234567]), torch.zeros(2, dtype=torch.int64)
+    found = uniforms(keys, start, 1)[:, 0].tolist()
+    assert found == [((output >> 12) + 0.5) * 2.0**-52 for output in outputs]
+
+
+def test_a_streams_numbers_depend_on_its_key_and_step_alone() -> None:
+    keys = stream_keys(3, "shard", 5)
+    assert torch.equal(keys[:2], stream_keys(3, "shard", 2))
+    assert len({*keys.tolist(), *stream_keys(4, "shard", 5).tolist(), *stream_keys(3, "other", 5).tolist()}) == 15
+    steps = torch.tensor([0, 1, 2, 1_000_000, 7])
+    together = uniforms(keys, steps, 9)
+    assert torch.equal(together[3:4], uniforms(keys[3:4], steps[3:4], 9))
+    assert torch.equal(together[:, :4], uniforms(keys, steps, 4))
+
+
+def test_uniform_numbers_are_uniform_and_unrelated() -> None:
+    numbers = uniforms(stream_keys(0, "shard", 200), torch.arange(200), 500)
+    assert float(numbers.min()) > 0
+    assert float(numbers.max()) < 1
+    counts = (numbers * 10).long().flatten().bincount()
+    assert float((counts - 10_000).square().sum()) / 10_000 < 35  # chi-square with 9 degrees of freedom
+    related = torch.corrcoef(numbers)[~torch.eye(200, dtype=torch.bool)]
+    assert float(related.std()) == pytest.approx(500**-0.5, rel=0.05)
