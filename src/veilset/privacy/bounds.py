@@ -39,7 +39,6 @@ class Unit(StrEnum):
 
 
 _MADE_HERE = object()
-Pick = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,14 @@ def normalise_rows(rows: Tensor, bound: float = 1.0, *, nonnegative: bool = Fals
     return _scaled_to(rows, bound, nonnegative, lambda _, longest: longest, torch.float64)
 
 
-def _scaled_to(rows: Tensor, bound: float, nonnegative: bool, pick: Pick, dtype: torch.dtype) -> Bounded:
+def _scaled_to(
+    rows: Tensor, bound: float, nonnegative: bool, pick: Callable[..., Tensor], dtype: torch.dtype
+) -> Bounded:
     if not 1e-100 <= bound <= 1e100:
         raise ConfigError("a norm bound between 1e-100 and 1e100", f"{bound}", "Set the clip norm.")
     flat = rows.detach().to(dtype).flatten(1)
-    flat = torch.where(torch.isfinite(_largest(flat)), flat, 0)
+    usable = torch.isfinite(_largest(flat))
+    flat = flat if bool(usable.all()) else torch.where(usable, flat, 0)
     flat = flat.clamp(min=0) if nonnegative else flat
     largest = _largest(flat)
     # Rows are first divided by their largest entry, so that huge or tiny ones neither overflow nor vanish.
