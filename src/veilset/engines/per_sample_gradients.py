@@ -77,9 +77,11 @@ class PerSampleGradients:
     def _by_layers(self, inputs: Tensor, labels: Tensor) -> Tensor:
         calls = []
 
-        def note(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-            # The edge stays that of this output, even if the next layer works in place.
+        def note(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            # The edge stays that of this output when the next layer works in place; that of a view would not.
+            output = output.clone() if output._is_view() else output
             calls.append((layer, arguments[0].detach(), get_gradient_edge(output)))
+            return output
 
         hooks = [layer.register_forward_hook(note) for layer in self._layers]
         try:
