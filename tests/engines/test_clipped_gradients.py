@@ -165,7 +165,7 @@ def test_the_physical_batch_changes_the_sum_of_a_network_by_rounding_only(record
 def test_a_record_of_the_network_of_psg_has_the_same_row_at_every_place() -> None:
     images = make_images((9, 7), height=28, width=28)
     gradients = PerSampleGradients(ConvNet(images.spec, named_generator(0, "weights")))
-    engine = ClippedGradients(images, terms_for(), device=CPU)
+    engine = ClippedGradients(images, terms_for(), device=CPU, records_at_once=16)
     straight = engine._rows(gradients, torch.arange(16))
     for shift in (1, 5, 15):
         assert torch.equal(engine._rows(gradients, torch.arange(16).roll(shift)).roll(-shift, 0), straight)
@@ -190,7 +190,7 @@ def test_a_record_without_a_finite_gradient_adds_nothing_and_spares_the_others()
         return cross_entropies(network, inputs, labels) * torch.tensor([1.0, math.nan, math.inf])[labels]
 
     images, net = make_images((6, 4, 4)), network()
-    engine = ClippedGradients(images, terms_for(), device=CPU)
+    engine = ClippedGradients(images, terms_for(), device=CPU, records_at_once=16)
     everybody = torch.arange(len(images))
     usable = engine._rows(PerSampleGradients(net), everybody)[images.labels == 0]
     expected = clip_rows(usable, 1.0, dtype=torch.float32).grid_rows.sum(dim=0)
@@ -200,7 +200,7 @@ def test_a_record_without_a_finite_gradient_adds_nothing_and_spares_the_others()
 def test_a_null_record_adds_nothing() -> None:
     whole, holed = make_images((6, 4)), make_images((6, 4), null_rows=(2, 7))
     gradients = PerSampleGradients(network())
-    engines = [ClippedGradients(images, terms_for(), device=CPU) for images in (whole, holed)]
+    engines = [ClippedGradients(images, terms_for(), device=CPU, records_at_once=10) for images in (whole, holed)]
     kept = clip_rows(engines[0]._rows(gradients, torch.arange(10))[holed.valid], 1.0, dtype=torch.float32).grid_rows
     assert torch.equal(grid(engines[1], gradients, torch.arange(10)), kept.sum(dim=0))
 

@@ -26,9 +26,10 @@ ASSUMPTIONS = (
 )
 """Of the claim of every method that releases clipped gradients; the sensitivity search tests the second."""
 
-RECORDS_AT_ONCE = {"cpu": 16, "cuda": 64}
+RECORDS_AT_ONCE = {"cpu": 8, "cuda": 64}
 """Their activations and gradients fit the cache of a CPU; on a GPU padding a sample to whole batches wastes little."""
-ROWS_AT_ONCE = {"cpu": 4, "cuda": 64}
+ROWS_AT_ONCE = {"cpu": 2, "cuda": 64}
+"""That are clipped together: as above, and without effect on the result."""
 
 
 @dataclass(frozen=True, kw_only=True)

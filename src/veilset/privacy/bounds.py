@@ -39,6 +39,7 @@ class Unit(StrEnum):
 
 
 _MADE_HERE = object()
+Pick = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,7 @@ def normalise_rows(rows: Tensor, bound: float = 1.0, *, nonnegative: bool = Fals
     return _scaled_to(rows, bound, nonnegative, lambda _, longest: longest, torch.float64)
 
 
-def _scaled_to(
-    rows: Tensor, bound: float, nonnegative: bool, pick: Callable[..., Tensor], dtype: torch.dtype
-) -> Bounded:
+def _scaled_to(rows: Tensor, bound: float, nonnegative: bool, pick: Pick, dtype: torch.dtype) -> Bounded:
     if not 1e-100 <= bound <= 1e100:
         raise ConfigError("a norm bound between 1e-100 and 1e100", f"{bound}", "Set the clip norm.")
     flat = rows.detach().to(dtype).flatten(1)
@@ -179,11 +178,10 @@ class GroupedSum:
             self.grid_total = torch.zeros(shape, dtype=torch.int64, device=self._device)
         if (rows.bound, rows.nonnegative) != (self._row_bound, self._nonnegative):
             raise NotBounded(f"rows of bound {self._row_bound}", f"{rows.bound}", "Bound all rows of a sum alike.")
-        grid_rows = rows.grid_rows.to(self._device)
         if self.num_groups == 1 and len(rows) < 2**11:  # entries up to 2^20: their sums fit 32 bits
-            self.grid_total += grid_rows.sum(dim=0, dtype=torch.int32)
+            self.grid_total += rows.grid_rows.to(self._device).sum(dim=0, dtype=torch.int32)
         else:
-            self.grid_total.index_add_(0, groups.to(self._device), grid_rows.to(torch.int64))
+            self.grid_total.index_add_(0, groups.to(self._device), rows.grid_rows.to(self._device, torch.int64))
 
 
 def sum_rows(rows: Bounded) -> GroupedSum:
