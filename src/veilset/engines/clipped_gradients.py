@@ -103,5 +103,5 @@ class ClippedGradients:
         labels = torch.zeros(self.records_at_once, dtype=torch.int64, device=self.device)
         inputs[:number], labels[:number] = to_unit_range(self._pixels[places]), self._labels[places]
         rows = gradients(inputs, labels)[:number]
-        rows[~self._valid[places]] = 0
-        return rows
+        null_records = (~self._valid[places]).nonzero().flatten()
+        return rows.index_fill_(0, null_records, 0)

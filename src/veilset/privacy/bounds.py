@@ -87,15 +87,15 @@ def _scaled_to(rows: Tensor, bound: float, nonnegative: bool, pick: Pick, dtype:
     if not 1e-100 <= bound <= 1e100:
         raise ConfigError("a norm bound between 1e-100 and 1e100", f"{bound}", "Set the clip norm.")
     flat = rows.detach().to(dtype).flatten(1)
-    usable = torch.isfinite(_largest(flat))
-    flat = flat if bool(usable.all()) else torch.where(usable, flat, 0)
-    flat = flat.clamp(min=0) if nonnegative else flat
     largest = _largest(flat)
+    if nonnegative or not bool(torch.isfinite(largest).all()):
+        flat = torch.where(torch.isfinite(largest), flat.clamp(min=0) if nonnegative else flat, 0)
+        largest = _largest(flat)
     # Rows are first divided by their largest entry, so that huge or tiny ones neither overflow nor vanish.
     shape = flat / torch.where(largest > 0, largest, 1)
     norms = _row_sums(shape.square()).double().sqrt().clamp(min=1.0)
     steps = pick(largest.double(), bound / norms) / (bound * GRID) * SLACK
-    return _on_grid((shape * steps.to(dtype)).reshape(rows.shape), bound, nonnegative)
+    return _on_grid(shape.mul_(steps.to(dtype)).reshape(rows.shape), bound, nonnegative)
 
 
 def _largest(rows: Tensor) -> Tensor:
