@@ -171,6 +171,15 @@ def test_a_network_with_batch_statistics_is_refused(layer: nn.Module) -> None:
     assert "GroupNorm" in error.value.todo
 
 
+@pytest.mark.parametrize("layerwise", [True, False])
+def test_a_loss_that_is_reduced_over_records_is_refused(layerwise: bool) -> None:
+    def reduced(network: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(network(inputs), labels)
+
+    with pytest.raises(ConfigError, match="one loss for each"):
+        PerSampleGradients(made("LeNet"), losses=reduced, layerwise=layerwise)(*batch())
+
+
 def test_parameters_of_another_network_are_refused() -> None:
     network = made("LeNet")
     frozen = nn.Sequential(nn.Linear(2, 2)).requires_grad_(False)

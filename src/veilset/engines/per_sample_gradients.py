@@ -86,7 +86,7 @@ class PerSampleGradients:
         hooks = [layer.register_forward_hook(note) for layer in self._layers]
         try:
             with torch.enable_grad(), _half_on_cuda(inputs):
-                losses = self.losses(self.network, inputs, labels)
+                losses = _one_for_each(self.losses(self.network, inputs, labels), len(inputs))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -104,7 +104,7 @@ class PerSampleGradients:
             def forward(batch: Tensor) -> Tensor:
                 return functional_call(self.network, parameters, (batch,))
 
-            return self.losses(forward, one_input[None], one_label[None]).sum()
+            return _one_for_each(self.losses(forward, one_input[None], one_label[None]), 1).sum()
 
         parameters = {name: value.detach() for name, value in self.parameters.items()}
         with _half_on_cuda(inputs):
@@ -157,6 +157,16 @@ def _refuse_batch_statistics(network: nn.Module) -> None:
                 f"{type(layer).__name__} '{name}', which takes statistics over a batch",
                 "Use nn.GroupNorm: a clipped gradient that depends on other records bounds nothing.",
             )
+
+
+def _one_for_each(losses: Tensor, number: int) -> Tensor:
+    if losses.shape != (number,):
+        raise ConfigError(
+            f"one loss for each of {number} records",
+            f"losses of shape {tuple(losses.shape)}",
+            "Do not reduce them: a mean over records scales each by how many others there are.",
+        )
+    return losses
 
 
 def _half_on_cuda(inputs: Tensor) -> torch.autocast:
