@@ -4,17 +4,17 @@
     python benchmarks/run.py --method dp-merf --dataset mnist --epsilon 1 --seeds 0 1 2 --metrics gen2real/cnn
 
 Every seed is a fit of its own with fresh privacy noise (which no seed controls) and its own weights and classifiers.
-Rows that results.jsonl already has with as many seeds are skipped. Each finished seed is kept in benchmarks/.partial
-until its row is done: a run that was killed goes on where it was, for the same commit and device. A metric that needs a
-package this machine lacks fails alone; the others of its row are recorded.
+Rows that results.jsonl already has with as many seeds are skipped. Each fit and each figure is kept in
+benchmarks/.partial until its row is done: a run that was killed goes on where it was, for the same commit and device. A
+metric that needs a package this machine lacks fails alone; the others of its row are recorded.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,9 +92,7 @@ def run_row(row: Row, bench: Bench) -> None:
     for metric in row.metrics:
         if metric not in lost:
             add_line(row, metric, protocols[metric], seeds, bench)
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    shutil.rmtree(folder)
     if lost:
         raise ConfigError(
             "a figure for every metric of the row", f"none for {', '.join(lost)}", "\n  ".join(seeds[0]["lacking"])
@@ -118,51 +116,54 @@ def recorded(row: Row, metric: str, words: str, bench: Bench) -> bool:
 
 
 def finished_seed(row: Row, seed: int, folder: Path, bench: Bench) -> dict[str, Any]:
-    """The figures of one seed: from an earlier, killed run where there are any, else measured now."""
-    path = folder / f"{seed}.json"
+    """The figures of one seed: those of an earlier, killed run, and what it lacks measured now."""
+    path, run = folder / f"{seed}.json", folder / f"{seed}.run"
 
     def keep(value: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(value).encode())
 
-    kept = read_json(path, "a finished seed") if path.is_file() else None
-    if kept is not None:
-        print(f"seed {seed}: {len(kept['parts'])} figures kept from an earlier run", flush=True)
-    if row.method == REAL:
-        # The images are the same every time, so each figure is kept at once, and only what is missing is measured.
-        kept = kept or {"claim": None, "fit_seconds": 0.0, "parts": {}}
-        images = Images(None, *(datasets.load(row.dataset, split) for split in ("train", "test")))
-        measure_parts(row, seed, images, kept, keep, bench)
-    elif kept is None:
-        kept = run_seed(row, seed, bench)
-    keep(kept)
-    return kept
-
-
-def run_seed(row: Row, seed: int, bench: Bench) -> dict[str, Any]:
-    train, test = (datasets.load(row.dataset, split) for split in ("train", "test"))
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        model = veilset.fit(
-            train, method=row.method, epsilon=row.epsilon, delta=row.delta, adjacency=row.adjacency, unit=row.unit,
-            images_per_user=row.images_per_user, accounting=row.accounting, seed=seed, device=bench.device,
-            out=Path(folder) / "run", **row.settings,
-        )  # fmt: skip
-        images = Images(model.sample(row.number, seed=seed, device=bench.device), train, test)
-    fit_seconds = time.perf_counter() - started
-    print(f"seed {seed}: {model.claim} in {fit_seconds:.1f} s", flush=True)
-    value = {"claim": model.claim.to_json(), "fit_seconds": fit_seconds, "parts": {}}
-    measure_parts(row, seed, images, value, lambda _: None, bench)
+    value = read_json(path, "an unfinished seed") if path.is_file() else None
+    if value is not None:
+        print(f"seed {seed}: {len(value['parts'])} figures kept from an earlier run", flush=True)
+    elif row.method == REAL:
+        value = {"claim": None, "fit_seconds": 0.0, "parts": {}}
+    else:
+        shutil.rmtree(run, ignore_errors=True)  # of a fit that was killed
+        value = fit_seed(row, seed, run, bench)
+    keep(value)
+    measure_parts(row, seed, run, value, keep, bench)
+    keep(value)
+    shutil.rmtree(run, ignore_errors=True)
     return value
 
 
+def fit_seed(row: Row, seed: int, run: Path, bench: Bench) -> dict[str, Any]:
+    """Fits the model of a seed into the folder `run`."""
+    started = time.perf_counter()
+    model = veilset.fit(
+        datasets.load(row.dataset, "train"), method=row.method, epsilon=row.epsilon, delta=row.delta,
+        adjacency=row.adjacency, unit=row.unit, images_per_user=row.images_per_user, accounting=row.accounting,
+        seed=seed, device=bench.device, out=run, **row.settings,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    print(f"seed {seed}: {model.claim} in {seconds:.1f} s", flush=True)
+    return {"claim": model.claim.to_json(), "fit_seconds": seconds, "parts": {}}
+
+
 def measure_parts(
-    row: Row, seed: int, images: Images, value: dict[str, Any], keep: Callable[[dict[str, Any]], None], bench: Bench
+    row: Row, seed: int, run: Path, value: dict[str, Any], keep: Callable[[dict[str, Any]], None], bench: Bench
 ) -> None:
     """Adds to `value` the figures that it lacks; `keep` is called after each."""
     value["lacking"] = []
     wanted = dict.fromkeys(part for metric in row.metrics for part in parts_of(row.method, metric))
     missing = [part for part in wanted if part not in value["parts"]]
+    if not missing:
+        return
+    synthetic = None
+    if row.method != REAL:
+        synthetic = veilset.from_pretrained(run).sample(row.number, seed=seed, device=bench.device)
+    images = Images(synthetic, *(datasets.load(row.dataset, split) for split in ("train", "test")))
     for found in Meter(images, seed, row.extractor, bench.device).measure(missing):
         if isinstance(found, MissingExtra):
             value["lacking"].append(str(found))
@@ -200,7 +201,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--again", action="store_true", help="measure rows that results.jsonl already has, too")
     parser.add_argument("--results", type=Path, default=results.RESULTS)
-    parser.add_argument("--partial", type=Path, default=PARTIAL, help="folder for finished seeds of unfinished rows")
+    parser.add_argument("--partial", type=Path, default=PARTIAL, help="folder for fits and figures of unfinished rows")
     parser.add_argument("--commit", help="where there is no git checkout")
     options = parser.parse_args(words)
     if not options.suite and not (options.method and options.dataset):

@@ -13,6 +13,7 @@ import pytest
 import results
 import rows
 import run
+import torch
 
 from benchmarks.toys import TINY, tiny
 from veilset.data.spec import ImageSet
@@ -36,13 +37,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Seeds that were really fitted."""
     made: list[int] = []
-    real = run.run_seed
+    real = run.fit_seed
 
     def counting(row: rows.Row, seed: int, *rest: Any) -> dict[str, Any]:
         made.append(seed)
         return real(row, seed, *rest)
 
-    monkeypatch.setattr(run, "run_seed", counting)
+    monkeypatch.setattr(run, "fit_seed", counting)
     return made
 
 
@@ -105,14 +106,43 @@ def test_a_killed_run_keeps_its_finished_seeds(
                 raise KeyboardInterrupt
             return counted(row, seed, *rest)
 
-        counted = run.run_seed
-        patch.setattr(run, "run_seed", killed)
+        counted = run.fit_seed
+        patch.setattr(run, "fit_seed", killed)
         with pytest.raises(KeyboardInterrupt):
             run.main([*ONE, *bench])
     assert lines(bench) == []
     assert run.main([*ONE, *bench]) == 0
     assert fits == [0, 1]
     assert lines(bench)[0]["n"] == 2
+
+
+def test_a_run_killed_between_two_figures_keeps_its_fit_and_the_first_figure(
+    bench: list[str], fits: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[str] = []
+    real = run.Meter._scores
+
+    def killed_once(meter: run.Meter, group: list[str]) -> Any:
+        measured.extend(group)
+        if measured == ["duplicates", "nearest-real"]:
+            raise KeyboardInterrupt
+        return real(meter, group)
+
+    monkeypatch.setattr(run.Meter, "_scores", killed_once)
+    with pytest.raises(KeyboardInterrupt):
+        run.main([*ONE, *bench])
+    assert run.main([*ONE, *bench]) == 0
+    assert (fits, measured[2:]) == ([0, 1], ["nearest-real", "duplicates", "nearest-real"])
+    assert list((tmp_path / "partial").iterdir()) == []
+
+
+def test_a_fit_that_was_killed_starts_afresh(bench: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "row"
+    (folder / "0.run" / "vault").mkdir(parents=True)
+    machine = run.Bench(tmp_path / "results.jsonl", tmp_path, torch.device("cpu"), "abc1234")
+    seed = run.finished_seed(run.row_from(run.parse(ONE)), 0, folder, machine)
+    assert seed["parts"].keys() == {"duplicates", "nearest-real"}
+    assert [path.name for path in folder.iterdir()] == ["0.json"]
 
 
 def test_seeds_of_another_commit_are_not_mixed_in(bench: list[str], fits: list[int]) -> None:
@@ -224,6 +254,6 @@ def test_an_error_of_torch_fails_its_row_only(
     def out_of_memory(*_: object) -> dict[str, Any]:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(run, "run_seed", out_of_memory)
+    monkeypatch.setattr(run, "fit_seed", out_of_memory)
     assert run.main([*ONE, *bench]) == 1
     assert "out of memory" in capsys.readouterr().err
