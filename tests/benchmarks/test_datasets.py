@@ -42,6 +42,15 @@ def test_celeba_is_read_by_gender_and_by_hair_with_its_people(folder: Path) -> N
     assert hair.source.benchmark == "celeba10k-hair"
 
 
+def test_dark_chinese_lines_become_white_on_black(folder: Path) -> None:
+    grey = np.zeros((100, 28, 28), dtype=np.uint8)
+    grey[1:, 3, 3:5] = 20, 40
+    np.savez(folder / "chinese_mnist.npz", x28=grey, y=np.arange(100) % 15, writer=np.arange(1, 101))
+    images = datasets.load("chinese-mnist", "train")
+    assert images.pixels[1, 0, 3, 2:6].tolist() == [0, 128, 255, 0]
+    assert not images.pixels[0].any()
+
+
 def test_chinese_mnist_is_cut_by_writer(folder: Path) -> None:
     writer = np.repeat(np.arange(1, 101), 15)
     np.savez(folder / "chinese_mnist.npz", x28=pixels(1500, 28, 28), y=np.tile(np.arange(15), 100), writer=writer)

@@ -114,14 +114,14 @@ class Sketch:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "fast": {},
         "balanced": {
-            "networks": 100, "width": 128, "trained_networks": 24, "network_steps": 600, "latent_size": 64,
-            "channels": 256, "first_steps": 3000, "steps": 20_000, "images_per_class": 16, "networks_per_step": 2,
-            "learning_rate": 0.002, "training_images": 20_000,
+            "networks": 100, "width": 128, "trained_networks": 24, "network_steps": 600, "channels": 256,
+            "first_steps": 3000, "steps": 20_000, "images_per_class": 16, "networks_per_step": 2,
+            "training_images": 20_000,
         },
         "best": {
-            "networks": 100, "width": 128, "trained_networks": 96, "network_steps": 1500, "latent_size": 64,
-            "channels": 256, "first_steps": 6000, "steps": 100_000, "images_per_class": 16, "networks_per_step": 2,
-            "learning_rate": 0.002, "training_images": 40_000,
+            "networks": 100, "width": 128, "trained_networks": 96, "network_steps": 1500, "channels": 256,
+            "first_steps": 6000, "steps": 100_000, "images_per_class": 16, "networks_per_step": 2,
+            "training_images": 40_000,
         },
     }  # fmt: skip
 
