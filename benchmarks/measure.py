@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -97,6 +98,8 @@ class Meter:
     seed: int
     extractor: str
     device: torch.device
+    cache: Path | None = None
+    """Folder for features of the real images, which are the same for every seed."""
 
     def measure(self, parts: Sequence[str]) -> Iterator[dict[str, Figure] | MissingExtra]:
         """Figures as they are made, and an error in place of each that needs a package this machine lacks.
@@ -120,7 +123,9 @@ class Meter:
         synthetic, train, test = self.images.synthetic, self.images.train, self.images.test
         judged = test if synthetic is None else synthetic
         if family not in UTILITY:
-            return fidelity(judged, train, extractor=self.extractor, metrics=group, device=self.device)
+            return fidelity(
+                judged, train, extractor=self.extractor, metrics=group, device=self.device, cache=self.cache
+            )  # fmt: skip
         measure, pair = {
             "gen2real": (gen2real, (judged, test)),
             "real2gen": (real2gen, (train, judged)),

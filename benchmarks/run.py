@@ -33,6 +33,8 @@ from veilset.errors import ConfigError, MissingExtra, VeilsetError
 from veilset.files import read_json, write_atomically
 
 PARTIAL = Path(__file__).parent / ".partial"
+REAL_FEATURES = "real"
+"""Folder for features of real images, beside the unfinished rows: every seed and row is compared with the same ones."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,8 @@ def measure_parts(
     if row.method != REAL:
         synthetic = veilset.from_pretrained(run).sample(row.number, seed=seed, device=bench.device)
     images = Images(synthetic, *(datasets.load(row.dataset, split) for split in ("train", "test")))
-    for found in Meter(images, seed, row.extractor, bench.device).measure(missing):
+    meter = Meter(images, seed, row.extractor, bench.device, bench.partial / REAL_FEATURES)
+    for found in meter.measure(missing):
         if isinstance(found, MissingExtra):
             value["lacking"].append(str(found))
             print(f"seed {seed}: {found}", file=sys.stderr, flush=True)

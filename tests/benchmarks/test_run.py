@@ -18,6 +18,7 @@ import torch
 from benchmarks.toys import TINY, tiny
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, DataError
+from veilset.evaluate.extractors import RandomConvExtractor
 
 ONE = [
     "--method", "dp-merf", "--dataset", "mnist", "--epsilon", "1", "--seeds", "0", "1", "--number", "20", "--metrics",
@@ -134,6 +135,24 @@ def test_a_run_killed_between_two_figures_keeps_its_fit_and_the_first_figure(
     assert run.main([*ONE, *bench]) == 0
     assert (fits, measured[2:]) == ([0, 1], ["nearest-real", "duplicates", "nearest-real"])
     assert list((tmp_path / "partial").iterdir()) == []
+
+
+def test_features_of_the_real_images_are_made_once_for_all_seeds(
+    bench: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown: list[int] = []
+    real = RandomConvExtractor.features
+
+    def counting(extractor: RandomConvExtractor, pixels: torch.Tensor) -> torch.Tensor:
+        shown.append(len(pixels))
+        return real(extractor, pixels)
+
+    monkeypatch.setattr(RandomConvExtractor, "features", counting)
+    words = [*ONE, *bench, "--extractor", RandomConvExtractor.name]
+    words[words.index("nearest-real")] = "fid"
+    assert run.main(words) == 0
+    assert shown == [20, len(tiny("mnist", "train")), 20]
+    assert [path.name for path in (tmp_path / "partial").iterdir()] == [run.REAL_FEATURES]
 
 
 def test_a_fit_that_was_killed_starts_afresh(bench: list[str], tmp_path: Path) -> None:
