@@ -180,6 +180,17 @@ def sum_rows(rows: Bounded) -> GroupedSum:
     return total
 
 
+def sum_shards(rows: Bounded) -> GroupedSum:
+    """The sum of one row for each shard: whatever a black box answers about its own shard and released values.
+
+    Guarantee: a unit lies in one shard, whose row it may turn from any vector of the ball into any other: adding or
+      removing it counts as two rows, one that goes and one that comes. Replacing it may move it to another shard: four.
+    """
+    total = GroupedSum(1, rows_per_unit=2, device=rows.grid_rows.device)
+    total.add(rows, torch.zeros(len(rows), dtype=torch.int64))
+    return total
+
+
 def sum_sensitivity(bound: float, adjacency: Adjacency, *, nonnegative: bool = False) -> float:
     """How far one unit can move a sum of rows of norm `bound` (privacy model, section on neighbours)."""
     if adjacency is Adjacency.ADD_REMOVE:
