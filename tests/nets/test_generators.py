@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from veilset.data.spec import ImageSpec
-from veilset.nets.generators import ConvGenerator, DoublingConv, UpsamplingGenerator
-from veilset.nets.jitter import jitter_of
+from veilset.nets.generators import ConvGenerator, DoublingConv
 from veilset.randomness import initialise, named_generator
 
 
@@ -83,30 +82,3 @@ def test_a_doubling_convolution_is_a_convolution_of_doubled_pixels(height: int, 
     maps = torch.randn(2, 3, height, width, generator=named_generator(0, "maps"))
     plain = F.conv2d(F.interpolate(maps, scale_factor=2.0), layer.weight, layer.bias, padding=1)
     torch.testing.assert_close(layer(maps), plain)
-
-
-def upsampling_generator(jitter: str) -> UpsamplingGenerator:
-    spec = ImageSpec(height=28, width=28, channels=1, class_names=("a", "b"))
-    generator = UpsamplingGenerator(spec, latent_size=4, channels=16, jitter=jitter_of(jitter))
-    return initialise(generator, named_generator(0, "weights")).eval()
-
-
-def test_moving_the_small_map_moves_the_image() -> None:
-    generator = upsampling_generator("none")
-    latents, moves = generator.draw(3, named_generator(0, "z"))
-    labels = torch.tensor([0, 1, 0])
-    one_to_the_right = torch.tensor([[1.0, 0.0, 2 / 7], [0.0, 1.0, 0.0]]).expand(3, 2, 3)
-    with torch.no_grad():
-        plain, shifted = generator(latents, labels, moves), generator(latents, labels, one_to_the_right)
-    assert moves is None
-    # A pixel of the map is four of the image; edges see the padding of convolutions.
-    torch.testing.assert_close(shifted[:, :, 8:-8, 8:12], plain[:, :, 8:-8, 12:16])
-
-
-def test_jitter_makes_two_images_of_one_latent_code() -> None:
-    generator = upsampling_generator("handwriting")
-    latents, moves = generator.draw(1, named_generator(0, "z"))
-    _, others = generator.draw(1, named_generator(1, "z"))
-    with torch.no_grad():
-        first, second = (generator(latents, torch.tensor([0]), some) for some in (moves, others))
-    assert float((first - second).abs().max()) > 1e-3

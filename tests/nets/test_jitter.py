@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from veilset.errors import ConfigError
-from veilset.nets.jitter import KINDS, STILL, Jitter, jitter_of, moved
+from veilset.nets.jitter import KINDS, STILL, Jitter, jitter_of
 from veilset.randomness import named_generator
 
 
@@ -37,15 +37,6 @@ def test_a_shift_moves_the_centre_by_at_most_its_share() -> None:
     rows = (moved.sum((1, 3)) * torch.arange(21)).sum(1) / moved.sum((1, 2, 3))
     assert float((rows - 10).abs().max()) <= 0.1 * 21 + 1e-3
     assert float((rows - 10).abs().max()) > 1
-
-
-def test_a_turn_keeps_lengths_also_where_sides_differ() -> None:
-    lying = torch.zeros(1, 1, 9, 15)
-    lying[0, 0, 4, 5:10] = 1
-    quarter_turn = torch.tensor([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]])
-    standing = torch.zeros(1, 1, 9, 15)
-    standing[0, 0, 2:7, 7] = 1
-    torch.testing.assert_close(moved(lying, quarter_turn), standing)
 
 
 def test_jitter_has_gradients() -> None:

@@ -97,9 +97,7 @@ def check_sensitivity(bound: float = 1.0) -> None:
         for left_out in crowd[::40]:
             sums = [bounds.GroupedSum(3) for _ in range(2)]
             for part, kept in zip(sums, (crowd, crowd[crowd != left_out]), strict=True):
-                part.add(
-                    bounds._on_grid(form.grid_rows[kept] * form.grid_step, form.bound, form.nonnegative), groups[kept]
-                )
+                part.add(bounds._on_grid(form.grid_rows[kept], form.bound, form.nonnegative), groups[kept])
             difference = (sums[0].grid_total - sums[1].grid_total)[None]
             assert (_norms(difference, form.grid_step) <= sums[0].sensitivity(ADD) * ROUNDING).all()
 
@@ -150,7 +148,7 @@ def check_exact_sums() -> None:
     assert torch.equal(total.grid_total, pieces.grid_total)
     without = bounds.GroupedSum(4)
     without.add(bounds.clip_rows(rows[1:], 1.0), groups[1:])
-    assert torch.equal(total.grid_total[0] - without.grid_total[0], form.grid_rows[0])
+    assert torch.equal(total.grid_total[0] - without.grid_total[0], form.grid_rows[0].long())
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,18 @@ def test_every_input_type_is_bounded_alike(dtype: torch.dtype) -> None:
     assert torch.equal(found.grid_rows, wide.grid_rows)
 
 
+@pytest.mark.parametrize("bound", [1e-60, 1e-12, 0.1, 7.3, 1e60])
+@pytest.mark.parametrize("width", [1, 33, 40_001])
+def test_rows_bounded_in_float32_are_no_longer_and_differ_by_rounding_only(bound: float, width: int) -> None:
+    hostile = torch.tensor([1e-45, 1e-38, 1e-20, 1.0, 1e20, 3.4e38, math.nan, math.inf])
+    rows = torch.randn(8, width, generator=named_generator(0, "float32")).clamp(-1, 1) * hostile[:, None]
+    found, wide = clip_rows(rows, bound, dtype=torch.float32), clip_rows(rows, bound)
+    assert (found.grid_rows.double().norm(dim=1) <= 1 / GRID).all()
+    assert (found.grid_rows - wide.grid_rows).abs().max() <= 2
+    alone = [clip_rows(row[None], bound, dtype=torch.float32).grid_rows for row in rows]
+    assert torch.equal(torch.cat(alone), found.grid_rows)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("make", [clip_rows, normalise_rows])
 def test_a_row_with_a_non_finite_entry_becomes_the_zero_row_and_spares_the_others(make, bad: float) -> None:
@@ -115,11 +127,17 @@ def test_rows_of_different_bounds_do_not_add() -> None:
             total.add(other, torch.zeros(1, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("number", [2**11 - 1, 2**11, 2**12 + 1])
+def test_the_sum_of_many_equal_rows_does_not_overflow(number: int) -> None:
+    rows = normalise_rows(torch.ones(number, 1))
+    assert int(sum_rows(rows).grid_total) == number * int(rows.grid_rows[0])
+
+
 def test_groups_keep_their_rows_apart() -> None:
     rows = clip_rows(torch.eye(3), 1.0)
     total = GroupedSum(4)
     total.add(rows, torch.tensor([2, 0, 2]))
-    assert torch.equal(total.grid_total[2], rows.grid_rows[0] + rows.grid_rows[2])
+    assert torch.equal(total.grid_total[2], (rows.grid_rows[0] + rows.grid_rows[2]).long())
     assert not total.grid_total[1].any()
 
 

@@ -237,7 +237,7 @@ def test_without_jinja2_the_error_names_the_extra(copy_of, monkeypatch):
 
 
 def test_a_confusion_matrix_and_its_extractor_are_shown_where_their_score_may_be_seen(copy_of):
-    table = [[7, 2, 1], [0, 10, 0], [0, 1, 999]]
+    table = [[7, 2, 1], [0, 199, 1], [0, 1, 999]]
     extractor = {"name": "fid-inception-2015", "hash": "ab" * 32}
     scores = tuple(
         Score.over_seeds(
@@ -251,6 +251,7 @@ def test_a_confusion_matrix_and_its_extractor_are_shown_where_their_score_may_be
         assert page.count("fid-inception-2015 abababababab") == 1, "said once for all scores in a row that share it"
     assert '<td class="hit" style="--share: 0.7">70</td>' in owner
     assert '<td style="--share: 0.001">&lt;1</td>' in owner
+    assert '<td style="--share: 0.005">&lt;1</td>' in owner, "a half is not rounded to a nothing that is none"
     assert '<td style="--share: 0.0">·</td>' in owner
     assert Tags(owner).open == []
 

@@ -138,9 +138,9 @@ class _Matching:
     def loss(self, classes: Tensor, networks: Sequence[Tensor]) -> Tensor:
         generator, draws = self.generator, self.streams.draws
         labels = classes.repeat_interleave(self.effort.images_per_class)
-        latents, moves = generator.draw(len(labels), draws)
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
-            images = self.images_of(latents, labels, moves)
+            images = self.images_of(generator.latents(len(labels), draws), labels)
+        images = generator.jitter(images.float(), draws)
         return torch.stack(
             [self._along_residuals(place, images, classes, which) for place, which in enumerate(networks)]
         ).sum()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
-from veilset.nets.jitter import STILL, Jitter, moved
+from veilset.nets.jitter import STILL, Jitter
 
 
 class ConvGenerator(nn.Module):
@@ -66,8 +66,8 @@ class DoublingConv(nn.Conv2d):
 class UpsamplingGenerator(nn.Module):
     """Latent code and one-hot label to an image: one dense layer to a map of at most 8 pixels a side, then doublings.
 
-    Wider than `ConvGenerator`, batch norm after every layer, nearest-neighbour doublings and 3x3 convolutions. Jitter
-    moves the small map: the layers after it draw crisp lines in any place, where moved pixels would be blurred ones.
+    Wider than `ConvGenerator`, batch norm after every layer, nearest-neighbour doublings and 3x3 convolutions. Its
+    samples are jittered: training sees them so, and so does everyone else.
     """
 
     NARROWEST = 16
@@ -85,18 +85,15 @@ class UpsamplingGenerator(nn.Module):
             blocks += [DoublingConv(before, after), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         self.to_image = nn.Sequential(*blocks, nn.Conv2d(widths[-1], spec.channels, 3, padding=1))
 
-    def forward(self, latents: Tensor, labels: Tensor, moves: Tensor | None) -> Tensor:
+    def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
         one_hot = F.one_hot(labels, self.spec.num_classes).to(latents.dtype)
         maps = self.to_map(torch.cat([latents, one_hot], dim=1)).reshape(-1, *self.map_shape)
-        maps = moved(self.map_norm(maps).relu(), moves).contiguous(memory_format=torch.channels_last)
+        maps = self.map_norm(maps.contiguous(memory_format=torch.channels_last)).relu()
         return self.to_image(maps).float().sigmoid()[:, :, : self.spec.height, : self.spec.width]
 
-    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """All that is random about `count` images: latent codes and moves."""
-        latents = torch.randn(count, self.latent_size, generator=generator, device=generator.device)
-        return latents, self.jitter.moves(count, generator)
+    def latents(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(count, self.latent_size, generator=generator, device=generator.device)
 
     def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """One image for each label."""
-        latents, moves = self.draw(len(labels), generator)
-        return self(latents, labels, moves)
+        return self.jitter(self(self.latents(len(labels), generator), labels), generator)

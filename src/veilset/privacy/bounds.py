@@ -20,7 +20,8 @@ from veilset.errors import ConfigError, NotBounded
 GRID = 2.0**-20
 """Spacing of the fixed-point grid, as a share of the row bound: far below any noise that makes a row private."""
 SLACK = 1 - 2.0**-20
-"""Rows are shrunk by this after scaling, which covers float64 rounding of norm and division (about d * 2^-53)."""
+"""Rows are shrunk by this, 16 * 2^-24, which covers rounding: in float32 a sum of squares in `_row_sums` is too small
+by up to log2(d) + 1 times 2^-24, its root by half of that, and two products add 2^-24 each. Enough up to d = 2^26."""
 
 
 class Adjacency(StrEnum):
@@ -38,6 +39,7 @@ class Unit(StrEnum):
 
 
 _MADE_HERE = object()
+Pick = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Bounded:
         return self.bound * GRID
 
 
-def clip_rows(rows: Tensor, bound: float, *, nonnegative: bool = False) -> Bounded:
+def clip_rows(rows: Tensor, bound: float, *, nonnegative: bool = False, dtype: torch.dtype = torch.float64) -> Bounded:
     """Scales every row with a norm above `bound` down to it.
 
     Guarantee: each returned row has L2 norm at most `bound`, checked in exact integer arithmetic; a row with any
@@ -71,28 +73,34 @@ def clip_rows(rows: Tensor, bound: float, *, nonnegative: bool = False) -> Bound
     Args:
         rows: (n, ...) real values; one row per record (or per shard).
         nonnegative: clamps entries at 0 first, which lowers the replace sensitivity of a sum from 2 to sqrt(2) bounds.
+        dtype: to work in; float32 takes half the memory of long rows, and the guarantee is the same.
     """
-    return _scaled_to(rows, bound, nonnegative, torch.minimum)
+    return _scaled_to(rows, bound, nonnegative, torch.minimum, dtype)
 
 
 def normalise_rows(rows: Tensor, bound: float = 1.0, *, nonnegative: bool = False) -> Bounded:
     """Scales every non-zero row to norm `bound`; same guarantee as `clip_rows`."""
-    return _scaled_to(rows, bound, nonnegative, lambda _, longest: longest)
+    return _scaled_to(rows, bound, nonnegative, lambda _, longest: longest, torch.float64)
 
 
-def _scaled_to(rows: Tensor, bound: float, nonnegative: bool, pick: Callable[[Tensor, Tensor], Tensor]) -> Bounded:
+def _scaled_to(rows: Tensor, bound: float, nonnegative: bool, pick: Pick, dtype: torch.dtype) -> Bounded:
     if not 1e-100 <= bound <= 1e100:
         raise ConfigError("a norm bound between 1e-100 and 1e100", f"{bound}", "Set the clip norm.")
-    flat = rows.detach().to(torch.float64).flatten(1)
-    flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, torch.zeros_like(flat))
-    if nonnegative:
-        flat = flat.clamp(min=0)
-    largest = flat.abs().amax(dim=1, keepdim=True) if flat.shape[1] else flat.new_zeros(len(flat), 1)
-    safe = torch.where(largest > 0, largest, torch.ones_like(largest))
+    flat = rows.detach().to(dtype).flatten(1)
+    largest = _largest(flat)
+    if nonnegative or not bool(torch.isfinite(largest).all()):
+        flat = torch.where(torch.isfinite(largest), flat.clamp(min=0) if nonnegative else flat, 0)
+        largest = _largest(flat)
     # Rows are first divided by their largest entry, so that huge or tiny ones neither overflow nor vanish.
-    shape = flat / safe
-    norms = _row_sums(shape.square()).sqrt().clamp(min=1.0)
-    return _on_grid((shape * pick(safe, bound / norms) * SLACK).reshape(rows.shape), bound, nonnegative)
+    shape = flat / torch.where(largest > 0, largest, 1)
+    norms = _row_sums(shape.square()).double().sqrt().clamp(min=1.0)
+    steps = pick(largest.double(), bound / norms) / (bound * GRID) * SLACK
+    return _on_grid(shape.mul_(steps.to(dtype)).reshape(rows.shape), bound, nonnegative)
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """(n, d) -> (n, 1), not finite where any entry is not."""
+    return rows.abs().amax(dim=1, keepdim=True) if rows.shape[1] else rows.new_zeros(len(rows), 1)
 
 
 def _row_sums(values: Tensor) -> Tensor:
@@ -104,11 +112,11 @@ def _row_sums(values: Tensor) -> Tensor:
     return values
 
 
-def _on_grid(rows: Tensor, bound: float, nonnegative: bool) -> Bounded:
-    """Truncates towards zero, which never lengthens a row, and checks the bound in integers."""
-    grid_rows = (rows / (bound * GRID)).trunc().to(torch.int64)
-    squares = grid_rows.flatten(1).square().sum(dim=1)
-    if len(squares) and int(squares.max()) > round(GRID**-2):
+def _on_grid(steps: Tensor, bound: float, nonnegative: bool) -> Bounded:
+    """Truncates towards zero, which never lengthens a row; squares up to 2^40 add exactly in float64, in any order."""
+    grid_rows = steps.to(torch.int32)
+    lengths = grid_rows.flatten(1).double().norm(dim=1)
+    if not bool((lengths <= 1 / GRID).all()):
         raise NotBounded(f"rows of norm at most {bound}", "a longer row after scaling", "Report this as a bug.")
     return Bounded(grid_rows, bound, nonnegative, _MADE_HERE)
 
@@ -124,7 +132,7 @@ def with_total(rows: Bounded, weight: float) -> Bounded:
     bound = math.hypot(rows.bound, weight)
     values = rows.grid_rows.flatten(1).to(torch.float64) * rows.grid_step
     present = (rows.grid_rows.flatten(1) != 0).any(dim=1, keepdim=True).to(torch.float64) * weight
-    return _on_grid(torch.cat([values, present], dim=1) * SLACK, bound, rows.nonnegative)
+    return _on_grid(torch.cat([values, present], dim=1) / (bound * GRID) * SLACK, bound, rows.nonnegative)
 
 
 class GroupedSum:
@@ -170,7 +178,10 @@ class GroupedSum:
             self.grid_total = torch.zeros(shape, dtype=torch.int64, device=self._device)
         if (rows.bound, rows.nonnegative) != (self._row_bound, self._nonnegative):
             raise NotBounded(f"rows of bound {self._row_bound}", f"{rows.bound}", "Bound all rows of a sum alike.")
-        self.grid_total.index_add_(0, groups.to(self._device), rows.grid_rows.to(self._device))
+        if self.num_groups == 1 and len(rows) < 2**11:  # entries up to 2^20: their sums fit 32 bits
+            self.grid_total += rows.grid_rows.to(self._device).sum(dim=0, dtype=torch.int32)
+        else:
+            self.grid_total.index_add_(0, groups.to(self._device), rows.grid_rows.to(self._device, torch.int64))
 
 
 def sum_rows(rows: Bounded) -> GroupedSum:
