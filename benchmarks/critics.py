@@ -15,7 +15,7 @@ from pathlib import Path
 
 import results
 import torch
-from speed import best_of
+from speed import best_of, most_operations
 from table import table
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -117,13 +117,6 @@ def stacked_seconds(net: Critics, count: int, batch: int, device: torch.device) 
     return best_of(ATTEMPTS, lambda: stack.train(fakes, STEPS), device) / (count * STEPS)
 
 
-def most_operations(device: torch.device) -> float:
-    """A second, of a large product in the precision of the critics."""
-    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
-    one = torch.ones(size, size, device=device, dtype=dtype)
-    return 2 * size**3 / best_of(ATTEMPTS, lambda: one @ one, device)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--critics", type=int, default=16)
@@ -139,7 +132,8 @@ def main() -> None:
     device = pick_device(options.device)
     names = tuple(f"c{label}" for label in range(10))
     spec = ImageSpec(height=options.side, width=options.side, channels=options.channels, class_names=names)
-    most = most_operations(device)
+    # In the precision of the critics.
+    most = most_operations(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     rows = [measured(KINDS[options.kind](spec, width), width, most, device, options) for width in options.widths]
     print(f"{most / 1e12:.3g} T operations a second at most\n{table(COLUMNS, rows)}")
 

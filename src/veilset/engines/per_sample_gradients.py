@@ -201,7 +201,10 @@ def _convolution(layer: nn.Module, taken: Tensor, given: Tensor, weight: Tensor 
 
 
 def _patches(layer: nn.Conv2d, taken: Tensor, size: torch.Size) -> Tensor:
-    """(n, channels * kernel, places): what each weight was multiplied with at each place of an output of this size."""
+    """(n, channels * kernel, places): what each weight was multiplied with at each place of an output of this size.
+
+    The same as `F.unfold`, by strides: one copy, which is faster on a CPU.
+    """
     up, left = map(int, layer.padding)
     padded = F.pad(taken, (left, left, up, up)).contiguous()
     record, channel, row, column = padded.stride()

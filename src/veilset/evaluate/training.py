@@ -148,10 +148,12 @@ class Training:
 
     def epoch(self, rate: float) -> None:
         self.model.train()
+        self._set_rate(rate)
         order = torch.randperm(len(self.rows), generator=self.order)
         for batch in self.rows[order].to(self.device).split(self.recipe.batch):
             self.steps_done += 1
-            self._set_rate(rate * min(1.0, self.steps_done / (self.warm_up + 1)))
+            if self.steps_done <= self.warm_up + 1:  # after that the rate of the epoch stays in place
+                self._set_rate(rate * self.steps_done / (self.warm_up + 1))
             self.take_step(batch)
 
     def _set_rate(self, rate: float) -> None:
