@@ -19,6 +19,7 @@ from veilset.data.spec import ImageSet, Source
 from veilset.errors import ArtifactError, ConfigError, LedgerError, PrivacyError, RunError, VeilsetError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import Claim
+from veilset.privacy.noise import NoiseSource
 from veilset.run import check_allowed, execute, resume
 from veilset.run_folder import RunFolder
 from veilset.sharing import export, verify
