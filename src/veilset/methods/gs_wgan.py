@@ -2,48 +2,65 @@
 
 Paper: Chen, Orekondy and Fritz, "GS-WGAN: A Gradient-Sanitized Approach for Learning Differentially Private Generators"
 (2020). Its accounting is refuted: all rows of a step come from one critic, and critics keep their state.
-Released, once a step: what all critics together want changed in one batch of generated images. Each critic's wish for
-the whole batch, in a fixed basis of low frequencies, is one row of length 1; the rows are summed, with Gaussian noise.
 Unit of privacy: one record, or one user, all of whose images are in one shard.
+Released, critics together (the default), once a step: what all critics want changed in one batch of generated images.
+Each critic's wish for the whole batch, in a fixed basis of low frequencies, is one row of length 1; the sum of the rows
+is released with Gaussian noise.
 Why the bound holds: a keyed hash of its own id decides on a unit's shard, so adding or removing it changes one shard,
 and so one critic: its row turns from any unit vector into any other, which moves the sum by at most 2. A critic is a
-function of its own shard, of its own random stream and of the generator, which is made of released sums. Steps compose:
-mu^2 adds, also where a step depends on those before.
+function of its own shard, of its own random stream and of the generator, which is made of released values. Steps
+compose: mu^2 adds, also where a step depends on those before.
+Released, critics in turn (the paper), once a step: what one critic wants changed in each of B generated images, clipped
+to C / B, with noise of deviation 2 s C / B. All B rows may turn at once, which moves them by 2 C / sqrt(B): a step is
+one release of multiplier s / sqrt(B), borne by the units of its shard. The critic's number counts as known to all.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from veilset.data.shards import assign_shards
 from veilset.data.spec import Images, ImageSet, ImageSpec
-from veilset.engines.critic_training import CriticStack
+from veilset.engines.critic_training import CriticStack, bytes_kept
+from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
 from veilset.engines.shard_batches import ImageShards
-from veilset.engines.teaching import Effort, teach
-from veilset.errors import BudgetExceeded, ConfigError
+from veilset.engines.teaching import Effort, InTurn, Lesson, Together, teach
+from veilset.engines.warm_start import warm_start
+from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.critics import Critics, conv_critics, dense_critics
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
-from veilset.privacy.bounds import Adjacency, normalise_rows, sum_shards
+from veilset.nets.spectral_generators import SpectralGenerator
+from veilset.nets.stacked_generators import Generators
+from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_shards
 from veilset.privacy.claim import Published
-from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated
+from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated, Schedule, ShardTouched
+from veilset.privacy.sampling import Draw, shard_draw
 from veilset.randomness import initialise
 
 CHECKPOINT_EVERY = 100
+CHECKPOINT_EVERY_TURNS = 2000
+"""Less often: the paper's critics, with what Adam knows of them, are 13 GB."""
+CHECKPOINT_EVERY_WARM_STEPS = 500
+CLIP = 1.0
+"""Of the gradient in one image, in the paper."""
 CRITICS = {"dense": dense_critics, "conv": conv_critics}
+TEACHERS = ("together", "in-turn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GsWganConfig:
     """Settings of GS-WGAN; a comment says where a default comes from."""
 
+    teachers: str = "together"
+    schedule: str = "uniform"  # paper; of critics in turn
     shards: int = 1000  # paper
     steps: int = 1000
     images_per_step: int = 32  # paper
@@ -66,68 +83,106 @@ class GsWganConfig:
                 raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
         if self.warm_up < 0 or not 1e-9 <= self.learning_rate <= 1:
             raise ConfigError("warm_up of at least 0 and learning_rate up to 1", "others", "Correct the options.")
-        if self.critic not in CRITICS:
-            raise ConfigError(f"critics {' or '.join(CRITICS)}", f"{self.critic!r}", "Correct the option.")
+        for name, known in (("critic", CRITICS), ("teachers", TEACHERS), ("schedule", get_args(Schedule))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} {' or '.join(known)}", f"{getattr(self, name)!r}", "Correct the option.")
         jitter_of(self.jitter)
+
+    @property
+    def in_turn(self) -> bool:
+        return self.teachers == "in-turn"
 
     def net(self, spec: ImageSpec) -> Critics:
         return CRITICS[self.critic](spec, self.critic_width)
 
 
+PAPER: dict[str, Any] = {
+    "teachers": "in-turn", "steps": 20_000, "critic": "conv", "critic_width": 64, "critic_batch": 32,
+    "critic_steps": 5, "warm_up": 2000, "jitter": "none", "latent_size": 10, "channels": 256, "learning_rate": 1e-4,
+}  # fmt: skip
+"""Where it differs from the defaults."""
+
+
 @register
 class GsWgan:
-    """A noisy sum over critics in every step."""
+    """A noisy sum over critics in every step; or, as published, the noisy wishes of one critic."""
 
     name: ClassVar[str] = "gs-wgan"
     summary: ClassVar[str] = "a generator taught by many critics, each on its own shard, through noisy sums"
     paper: ClassVar[str] = "Chen et al. 2020"
     Config: ClassVar[type] = GsWganConfig
     assumptions: ClassVar[tuple[str, ...]] = (
-        "a record keeps its id and so its shard; each critic sees its own shard, released sums and public draws only",
+        "a record keeps its id and so its shard; each critic sees its own shard, released values and public draws only",
     )
-    published_adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
+    # The paper replaces a record in its place. By a hash of their ids, records that are added or removed change one
+    # shard as well, at the same price; one that is replaced by another may change two.
+    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
 
     def events(self, config: GsWganConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return Repeated(config.steps, Gaussian(noise_multiplier))
+        step = Gaussian(noise_multiplier)
+        if config.in_turn:
+            return Repeated(config.steps, ShardTouched(config.shards, _schedule(config), step))
+        return Repeated(config.steps, step)
 
     def reserve(self, config: GsWganConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # after a crash training ends a little earlier
 
     def published_config(self, config: GsWganConfig) -> GsWganConfig:
-        return config
+        default = GsWganConfig()
+        return replace(config, **{k: v for k, v in PAPER.items() if getattr(config, k) == getattr(default, k)})
 
     def published_noise(self, config: GsWganConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
-        raise NotImplementedError
+        rows = config.images_per_step
+        return calibrate_wbk(epsilon, 1 / config.shards, config.steps * rows, delta) / math.sqrt(rows)
 
     def published_claim(
         self, config: GsWganConfig, facts: PublicFacts, noise_multiplier: float, delta: float
     ) -> Published:
-        raise NotImplementedError
+        rows = config.images_per_step
+        epsilon = wbk_epsilon(noise_multiplier * math.sqrt(rows), 1 / config.shards, config.steps * rows, delta)
+        source = "Chen et al. 2020: every row amplified by a draw of its own, although all rows of a step share one"
+        return Published(epsilon, "refuted", source)
 
     def forecast(self, config: GsWganConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, net = facts.spec, config.net(facts.spec)
-        numbers = config.images_per_step * spec.channels * min(config.frequencies, spec.height, spec.width) ** 2
-        replaced = facts.adjacency is Adjacency.REPLACE
-        sensitivity = 4 if replaced else 2
-        steps = config.steps * config.critic_steps + config.warm_up
-        # A critic's step is three passes forward and back over its batch; one look at the images of a release, one.
-        images = 9 * steps * config.critic_batch + 2 * config.steps * config.images_per_step
+        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
+        change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit}"
+        if config.in_turn:
+            numbers, answers, sensitivity = config.images_per_step * spec.num_values, 1, 2
+            what = (
+                f"what one of {config.shards} critics wants of {config.images_per_step} images, with noise; {change} "
+            )
+            what += (
+                f"moves the answers of {'at most two critics' if replaced else 'its own critic'} alone, by 2 clip norms"
+            )
+        else:
+            numbers, answers, sensitivity = (
+                config.images_per_step * _coarse(config, spec),
+                config.shards,
+                2 + 2 * replaced,
+            )
+            what = (
+                f"a noisy sum over {config.shards} critics of {numbers} bounded numbers; {change} moves it by at most "
+            )
+            what += f"{sensitivity}"
+        # Critics are there twice while a checkpoint is written; rows are there in three forms of 8 bytes.
+        critics, rows = 2 * config.shards * bytes_kept(config.net(spec)), 24 * answers * numbers
         return Forecast(
-            signal_to_noise=config.shards * math.sqrt(config.steps)
+            signal_to_noise=answers
+            * math.sqrt(config.steps)
             / (2 * noise_multiplier * sensitivity * math.sqrt(numbers)),
-            seconds=10 + 2 * config.shards * images * net.products / 2.5e10,
-            megabytes=500
-            + 1e-6 * (facts.declared_size * spec.num_values + config.shards * (16 * net.num_weights + 24 * numbers)),
-            released=f"{config.steps} times a noisy sum over {config.shards} critics of {numbers} bounded numbers; "
-            f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at most {sensitivity}",
-        )  # fmt: skip
+            seconds=10 + 2 * _products(config, spec) / 2.5e10,
+            megabytes=500 + 1e-6 * (facts.declared_size * spec.num_values + critics + rows),
+            released=f"{config.steps} times {what}",
+        )
 
-    def build(self, config: GsWganConfig, spec: ImageSpec) -> UpsamplingGenerator:
+    def build(self, config: GsWganConfig, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:
+        if config.in_turn:
+            return SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels)
         return UpsamplingGenerator(
             spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
         )
 
-    def fit(self, config: GsWganConfig, images: Images, context: FitContext) -> UpsamplingGenerator:
+    def fit(self, config: GsWganConfig, images: Images, context: FitContext) -> nn.Module:
         assert isinstance(images, ImageSet)
         spec = images.spec
         shard_of = assign_shards(images, config.shards, context.shard_key, context.facts.unit.value)
@@ -135,32 +190,101 @@ class GsWgan:
         critics = CriticStack(
             config.net(spec), shards, batch=config.critic_batch, draws=context.generator("gs-wgan critics")
         )  # fmt: skip
-        generator = initialise(self.build(config, spec).to(context.device), context.generator("gs-wgan weights"))
-        assert isinstance(generator, UpsamplingGenerator)
-        return teach(
-            generator,
-            critics,
-            LowFrequencies(spec, config.frequencies, context.device),
-            Effort(
-                steps=config.steps, images=config.images_per_step, pool=config.pool, teacher_steps=config.critic_steps,
-                warm_up=config.warm_up, learning_rate=config.learning_rate, checkpoint_every=CHECKPOINT_EVERY,
-            ),
-            release=lambda rows: _released(rows, context),
-            draws=context.generator("gs-wgan latents"),
+        generator = self.build(config, spec).to(context.device)
+        initialise(generator, context.generator("gs-wgan weights"))
+        draws = context.generator("gs-wgan latents")
+        if isinstance(generator, SpectralGenerator):
+            _warm_start(config, critics, context)
+            lesson: Lesson = _in_turn(config, generator, critics, draws, context)
+            effort = Effort(
+                steps=config.steps, learning_rate=config.learning_rate, fading=False, betas=(0.5, 0.9), average=0.999,
+                checkpoint_every=CHECKPOINT_EVERY_TURNS,
+            )  # fmt: skip
+        else:
+            lesson = _together(config, generator, critics, draws, context)
+            effort = Effort(
+                steps=config.steps, learning_rate=config.learning_rate, fading=True, betas=(0.5, 0.99), average=0.99,
+                checkpoint_every=CHECKPOINT_EVERY,
+            )  # fmt: skip
+        teach(
+            generator, critics, lesson, effort, may_end_early=context.door.ledger.resumed > 0, draws=draws,
             checkpoints=context.checkpoints,
             progress=lambda done, total: context.progress("teaching the generator", done, total),
         )  # fmt: skip
+        return generator
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
-        assert isinstance(model, UpsamplingGenerator)
+        assert isinstance(model, UpsamplingGenerator | SpectralGenerator)
         return model.sample(labels, generator)
 
 
-def _released(rows: Tensor, context: FitContext) -> Tensor | None:
-    """The noisy sum of the critics' rows; nothing where a resumed run has no more to spend."""
-    try:
+def _together(
+    config: GsWganConfig,
+    generator: UpsamplingGenerator,
+    critics: CriticStack,
+    draws: torch.Generator,
+    context: FitContext,
+) -> Together:
+    def release(rows: Tensor) -> Tensor:
         return context.door.release_sum(sum_shards(normalise_rows(rows)), context.noise_multiplier)[0]
-    except BudgetExceeded:
-        if not context.door.ledger.resumed:
-            raise
-        return None
+
+    return Together(
+        generator=generator, teachers=critics, images=config.images_per_step, pool=config.pool,
+        frequencies=LowFrequencies(generator.spec, config.frequencies, context.device),
+        teacher_steps=config.critic_steps, warm_up=config.warm_up, release=release, draws=draws,
+    )  # fmt: skip
+
+
+def _in_turn(
+    config: GsWganConfig,
+    generator: SpectralGenerator,
+    critics: CriticStack,
+    draws: torch.Generator,
+    context: FitContext,
+) -> InTurn:
+    def release(rows: Tensor, turn: Draw) -> Tensor:
+        # The gradient of a mean over images: each of them holds 1 / images of the paper's clip norm.
+        return context.door.release_rows(clip_rows(rows, CLIP / len(rows)), context.noise_multiplier, draw=turn)
+
+    return InTurn(
+        generator=generator, teachers=critics, images=config.images_per_step, teacher_steps=config.critic_steps,
+        turn=lambda step: shard_draw(step, config.shards, _schedule(config), context.door.noise),
+        release=release, draws=draws,
+    )  # fmt: skip
+
+
+def _warm_start(config: GsWganConfig, critics: CriticStack, context: FitContext) -> None:
+    warm_start(
+        critics,
+        Generators(context.facts.spec, config.critic_width, config.latent_size),
+        steps=config.warm_up, critic_steps=config.critic_steps, draws=context.generator("gs-wgan local generators"),
+        checkpoints=context.checkpoints, checkpoint_every=CHECKPOINT_EVERY_WARM_STEPS,
+        progress=lambda done, total: context.progress("warming up the critics", done, total),
+    )  # fmt: skip
+
+
+def _schedule(config: GsWganConfig) -> Schedule:
+    return "round-robin" if config.schedule == "round-robin" else "uniform"
+
+
+def _coarse(config: GsWganConfig, spec: ImageSpec) -> int:
+    """Numbers of an image in the basis of low frequencies."""
+    return spec.channels * min(config.frequencies, spec.height) * min(config.frequencies, spec.width)
+
+
+def _products(config: GsWganConfig, spec: ImageSpec) -> float:
+    """Multiplications of a fit, roughly: a critic's step is three passes forward and back over its batch."""
+    critic = config.net(spec).products
+    step, look = 9 * config.critic_steps * config.critic_batch, 2 * config.images_per_step
+    if not config.in_turn:
+        warm_up = 9 * config.warm_up * config.critic_batch
+        return config.shards * critic * (config.steps * (step + look) + warm_up)
+    # Local generators mirror their critics; the generator makes fakes forward, and learns forward and back.
+    with torch.device("meta"):
+        generator = SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels).products
+    made = config.critic_steps * config.critic_batch + 3 * config.images_per_step
+    local = step + config.critic_steps * config.critic_batch + 5 * config.critic_batch
+    return (
+        critic * (config.shards * config.warm_up * local + config.steps * (step + look))
+        + generator * config.steps * made
+    )

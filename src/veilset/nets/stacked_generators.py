@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from veilset.data.spec import ImageSpec
@@ -43,14 +44,15 @@ class Generators:
         ]
         return torch.cat(pieces, dim=1)
 
-    def images(self, weights: Tensor, codes: Tensor, dtype: torch.dtype) -> Tensor:
-        """Codes (generators, n, latent_size + classes) -> (generators, n, channels, height, width) in [0, 1]."""
+    def images(self, weights: Tensor, latents: Tensor, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """(generators, n, latent_size) and (generators, n) -> (generators, n, channels, height, width) in [0, 1]."""
+        codes = torch.cat([latents.to(dtype), F.one_hot(labels, self.spec.num_classes).to(dtype)], dim=2)
         sizes = [math.prod(shape) for shape in self.matrices]
         pieces = [piece.to(dtype) for piece in weights.split([*sizes, *self.biases], dim=1)]
         matrices = [piece.unflatten(1, shape) for piece, shape in zip(pieces, self.matrices, strict=False)]
         dense, *biases = pieces[len(sizes) :]
         count, number = codes.shape[:2]
-        hidden = torch.baddbmm(dense[:, None], codes.to(dtype), matrices[0]).reshape(count, number, *self.first)
+        hidden = torch.baddbmm(dense[:, None], codes, matrices[0]).reshape(count, number, *self.first)
         for block, matrix, bias in zip(self.blocks, matrices[1:], biases, strict=True):
             columns = _normed(hidden.relu()).reshape(count, -1, block.outputs) @ matrix
             hidden = folded(columns, block.height, block.width, block.channels) + bias[:, None, None, None]
