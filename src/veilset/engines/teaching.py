@@ -143,9 +143,10 @@ def teach(
     optimiser = torch.optim.Adam(generator.parameters(), lr=effort.learning_rate, betas=effort.betas, fused=True)
     average = WeightAverage(list(generator.parameters()), effort.average)
     averages = {**{f"average {n}": value for n, value in enumerate(average.values)}, "updates": average.updates}
-    kept = {**averages, **_named(teachers.state_dict())}
-    first = restore(checkpoints, NAME, generator, optimiser, draws, kept)
-    teachers.load_state_dict({name[9:]: value for name, value in kept.items() if name.startswith("teachers ")})
+    state = teachers.state_dict()
+    first = restore(checkpoints, NAME, generator, optimiser, draws, {**averages, **_named(state)})
+    teachers.load_state_dict(state)
+    del state  # all teachers may be gigabytes
     generator.train()
     progress(first, effort.steps)
     for step in range(first, effort.steps):

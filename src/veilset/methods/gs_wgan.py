@@ -144,35 +144,18 @@ class GsWgan:
         return Published(epsilon, "refuted", source)
 
     def forecast(self, config: GsWganConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
-        change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit}"
-        if config.in_turn:
-            numbers, answers, sensitivity = config.images_per_step * spec.num_values, 1, 2
-            what = (
-                f"what one of {config.shards} critics wants of {config.images_per_step} images, with noise; {change} "
-            )
-            what += (
-                f"moves the answers of {'at most two critics' if replaced else 'its own critic'} alone, by 2 clip norms"
-            )
-        else:
-            numbers, answers, sensitivity = (
-                config.images_per_step * _coarse(config, spec),
-                config.shards,
-                2 + 2 * replaced,
-            )
-            what = (
-                f"a noisy sum over {config.shards} critics of {numbers} bounded numbers; {change} moves it by at most "
-            )
-            what += f"{sensitivity}"
-        # Critics are there twice while a checkpoint is written; rows are there in three forms of 8 bytes.
-        critics, rows = 2 * config.shards * bytes_kept(config.net(spec)), 24 * answers * numbers
+        spec = facts.spec
+        answers = 1 if config.in_turn else config.shards
+        numbers = config.images_per_step * (spec.num_values if config.in_turn else _coarse(config, spec))
+        sensitivity = 2 if config.in_turn else _sensitivity(facts)
+        signal, noise = answers * math.sqrt(config.steps) / 2, noise_multiplier * sensitivity * math.sqrt(numbers)
+        # Critics are there three times while a checkpoint is written; rows are there in three forms of 8 bytes.
+        critics, rows = 3 * config.shards * bytes_kept(config.net(spec)), 24 * answers * numbers
         return Forecast(
-            signal_to_noise=answers
-            * math.sqrt(config.steps)
-            / (2 * noise_multiplier * sensitivity * math.sqrt(numbers)),
+            signal_to_noise=signal / noise,
             seconds=10 + 2 * _products(config, spec) / 2.5e10,
             megabytes=500 + 1e-6 * (facts.declared_size * spec.num_values + critics + rows),
-            released=f"{config.steps} times {what}",
+            released=_sentence(config, facts, numbers),
         )
 
     def build(self, config: GsWganConfig, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:
@@ -196,19 +179,11 @@ class GsWgan:
         if isinstance(generator, SpectralGenerator):
             _warm_start(config, critics, context)
             lesson: Lesson = _in_turn(config, generator, critics, draws, context)
-            effort = Effort(
-                steps=config.steps, learning_rate=config.learning_rate, fading=False, betas=(0.5, 0.9), average=0.999,
-                checkpoint_every=CHECKPOINT_EVERY_TURNS,
-            )  # fmt: skip
         else:
             lesson = _together(config, generator, critics, draws, context)
-            effort = Effort(
-                steps=config.steps, learning_rate=config.learning_rate, fading=True, betas=(0.5, 0.99), average=0.99,
-                checkpoint_every=CHECKPOINT_EVERY,
-            )  # fmt: skip
         teach(
-            generator, critics, lesson, effort, may_end_early=context.door.ledger.resumed > 0, draws=draws,
-            checkpoints=context.checkpoints,
+            generator, critics, lesson, _effort(config), draws=draws, checkpoints=context.checkpoints,
+            may_end_early=context.door.ledger.resumed > 0,
             progress=lambda done, total: context.progress("teaching the generator", done, total),
         )  # fmt: skip
         return generator
@@ -263,6 +238,18 @@ def _warm_start(config: GsWganConfig, critics: CriticStack, context: FitContext)
     )  # fmt: skip
 
 
+def _effort(config: GsWganConfig) -> Effort:
+    if config.in_turn:  # as in the paper; its average has another warm-up, which is forgotten after 9,000 steps
+        return Effort(
+            steps=config.steps, learning_rate=config.learning_rate, fading=False, betas=(0.5, 0.9), average=0.999,
+            checkpoint_every=CHECKPOINT_EVERY_TURNS,
+        )  # fmt: skip
+    return Effort(
+        steps=config.steps, learning_rate=config.learning_rate, fading=True, betas=(0.5, 0.99), average=0.99,
+        checkpoint_every=CHECKPOINT_EVERY,
+    )  # fmt: skip
+
+
 def _schedule(config: GsWganConfig) -> Schedule:
     return "round-robin" if config.schedule == "round-robin" else "uniform"
 
@@ -270,6 +257,26 @@ def _schedule(config: GsWganConfig) -> Schedule:
 def _coarse(config: GsWganConfig, spec: ImageSpec) -> int:
     """Numbers of an image in the basis of low frequencies."""
     return spec.channels * min(config.frequencies, spec.height) * min(config.frequencies, spec.width)
+
+
+def _sensitivity(facts: PublicFacts) -> int:
+    """Of a sum over shards, in rows."""
+    return 4 if facts.adjacency is Adjacency.REPLACE else 2
+
+
+def _sentence(config: GsWganConfig, facts: PublicFacts, numbers: int) -> str:
+    replaced = facts.adjacency is Adjacency.REPLACE
+    change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+    if config.in_turn:
+        whose = "the answers of at most two critics" if replaced else "the answers of its own critic alone"
+        return (
+            f"{config.steps} times what one of {config.shards} critics wants of {config.images_per_step} images, with "
+            f"noise; {change} {whose}, by at most 2 clip norms an image"
+        )
+    return (
+        f"{config.steps} times a noisy sum over {config.shards} critics of {numbers} bounded numbers; {change} it by "
+        f"at most {_sensitivity(facts)}"
+    )
 
 
 def _products(config: GsWganConfig, spec: ImageSpec) -> float:
