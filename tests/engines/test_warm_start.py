@@ -113,6 +113,12 @@ def test_a_finished_warm_start_is_not_played_again() -> None:
     assert same(first, again) == [0, 1, 2]
 
 
+def test_a_finished_game_leaves_nothing_of_its_generators_behind() -> None:
+    checkpoints = Memory()
+    warmed(critics_of(at_once=2), checkpoints)
+    assert [set(kept) for kept in checkpoints.values()] == [{"step", "draws", "critics weights", "critics vectors"}] * 2
+
+
 def test_progress_counts_the_steps_of_all_pieces() -> None:
     calls: list[tuple[int, int]] = []
     warmed(critics_of(at_once=2), progress=lambda *call: calls.append(call))

@@ -58,7 +58,9 @@ def warm_start(
         for step in range(game.restore(checkpoints.load(name)), steps):
             critics.train(LocalFakes(net, game.local["weights"], critics.dtype), critic_steps, some)
             game.generator_step()
-            if (step + 1) % checkpoint_every == 0 or step + 1 == steps:
+            if step + 1 == steps:
+                checkpoints.save(name, {"step": torch.tensor(steps), **game.result()})
+            elif (step + 1) % checkpoint_every == 0:
                 checkpoints.save(name, {"step": torch.tensor(step + 1), **game.state()})
             progress(number * steps + step + 1, len(pieces) * steps)
     critics.renew_adam()
@@ -97,19 +99,28 @@ class _Game:
         )
 
     def state(self) -> dict[str, Tensor]:
+        """All that the rest of the game depends on."""
         return {
             "draws": self.draws.get_state(),
             **{f"generators {name}": value for name, value in self.local.items()},
             **{f"critics {name}": value[self.some] for name, value in self.critics.state.items()},
         }
 
+    def result(self) -> dict[str, Tensor]:
+        """All that is left after the game."""
+        names = ("draws", "critics weights", "critics vectors")
+        return {name: value for name, value in self.state().items() if name in names}
+
     def restore(self, kept: Mapping[str, Tensor] | None) -> int:
         """Goes on where `kept` stood; returns the number of steps it had done."""
         if kept is None:
             return 0
         self.draws.set_state(kept["draws"].cpu())
-        for name, value in self.local.items():
-            value.copy_(kept[f"generators {name}"])
-        for name, value in self.critics.state.items():
-            value[self.some] = kept[f"critics {name}"].to(value.device)
+        for name in kept.keys() - {"step", "draws"}:
+            side, _, field = name.partition(" ")
+            value = kept[name].to(self.critics.device)
+            if side == "generators":
+                self.local[field] = value
+            else:
+                self.critics.state[field][self.some] = value
         return int(kept["step"])

@@ -280,18 +280,16 @@ def _sentence(config: GsWganConfig, facts: PublicFacts, numbers: int) -> str:
 
 
 def _products(config: GsWganConfig, spec: ImageSpec) -> float:
-    """Multiplications of a fit, roughly: a critic's step is three passes forward and back over its batch."""
-    critic = config.net(spec).products
-    step, look = 9 * config.critic_steps * config.critic_batch, 2 * config.images_per_step
+    """Multiplications of a fit, roughly."""
+    net, batch, images = config.net(spec), config.critic_batch, config.images_per_step
+    # A step of a critic: three passes forward and back, and its weights and moments through memory a few times.
+    step = 9 * batch * net.products + 300 * net.num_weights
+    teaching = config.steps * (config.critic_steps * step + 2 * images * net.products)
     if not config.in_turn:
-        warm_up = 9 * config.warm_up * config.critic_batch
-        return config.shards * critic * (config.steps * (step + look) + warm_up)
+        return config.shards * (teaching + config.warm_up * step)
     # Local generators mirror their critics; the generator makes fakes forward, and learns forward and back.
+    game = config.critic_steps * (step + batch * net.products) + 5 * batch * net.products
     with torch.device("meta"):
-        generator = SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels).products
-    made = config.critic_steps * config.critic_batch + 3 * config.images_per_step
-    local = step + config.critic_steps * config.critic_batch + 5 * config.critic_batch
-    return (
-        critic * (config.shards * config.warm_up * local + config.steps * (step + look))
-        + generator * config.steps * made
-    )
+        image = SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels).products
+    fakes = config.steps * (config.critic_steps * batch + 3 * images)
+    return config.shards * config.warm_up * game + teaching + fakes * image
