@@ -19,6 +19,7 @@ from torch import Tensor
 
 import veilset
 from veilset.data.spec import ImageSet, ImageSpec
+from veilset.engines import critic_training
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.shard_batches import Draw as Batch
 from veilset.engines.shard_batches import ImageShards
@@ -368,6 +369,17 @@ def test_memory_grows_with_the_critics_and_is_stated_in_numbers() -> None:
     papers, few = published().forecast, published(shards=10).forecast
     assert papers.megabytes == pytest.approx(3 * 12_900, rel=0.05)
     assert few.megabytes < 1000
+
+
+def test_critics_that_do_not_fit_stop_a_run_before_anything_is_charged(
+    released: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(critic_training, "_memory_of", lambda device: 10_000)
+    images = make_images()
+    with pytest.raises(ConfigError, match=r"5 of .* MB each"):
+        execute(images, tiny_plan(images, "gs-wgan"), tmp_path / "run")
+    assert released == []
+    assert "charge" not in (tmp_path / "run" / "vault" / "ledger.jsonl").read_text()
 
 
 def test_what_is_released_is_said_in_one_sentence() -> None:
