@@ -195,6 +195,13 @@ def test_an_interrupted_lesson_ends_with_the_same_generator_and_teachers(way: st
 
 
 @every_way
+def test_the_last_step_is_kept_too_because_nothing_more_may_be_released_after_it(way: str) -> None:
+    checkpoints = Memory()
+    taught(way, steps=3, checkpoints=checkpoints)
+    assert int(checkpoints["generator"]["step"]) == 3
+
+
+@every_way
 def test_only_a_resumed_run_may_end_early_and_only_with_something_learned(way: str) -> None:
     with pytest.raises(BudgetExceeded):
         taught(way, stop_at=3)

@@ -162,7 +162,7 @@ def teach(
         images.backward(gradient)  # type: ignore[no-untyped-call]
         optimiser.step()
         average.update()
-        if (step + 1) % effort.checkpoint_every == 0:
+        if (step + 1) % effort.checkpoint_every == 0 or step + 1 == effort.steps:
             keep(
                 checkpoints, NAME, step + 1, generator, optimiser, draws, {**averages, **_named(teachers.state_dict())}
             )
