@@ -19,6 +19,7 @@ from veilset.data.spec import ImageSet, Source
 from veilset.errors import ArtifactError, ConfigError, LedgerError, PrivacyError, RunError, VeilsetError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import Claim
+from veilset.privacy.noise import NoiseSource
 from veilset.run import check_allowed, execute, resume
 from veilset.run_folder import RunFolder
 from veilset.sharing import export, verify
@@ -126,8 +127,8 @@ def test_a_damaged_checkpoint_is_our_error(images: ImageSet, plan: Plan, tmp_pat
 
 def test_the_shard_key_stays_the_same_within_a_run_and_differs_between_runs(plan: Plan, tmp_path: Path) -> None:
     folders = [RunFolder.create(tmp_path / name, plan, make_images(), None) for name in "ab"]
-    keys = [folder.shard_key(None) for folder in folders]
-    assert [folder.shard_key(None) for folder in folders] == keys
+    keys = [folder.shard_key(None, NoiseSource()) for folder in folders]
+    assert [folder.shard_key(None, NoiseSource()) for folder in folders] == keys
     assert keys[0] != keys[1]
     assert [len(key) for key in keys] == [32, 32]
 

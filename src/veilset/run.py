@@ -154,7 +154,7 @@ def _run(
         door=door,
         facts=plan.facts,
         noise_multiplier=plan.noise_multiplier,
-        shard_key=folder.shard_key(budget),
+        shard_key=folder.shard_key(budget, door.noise),
         seed=plan.seed,
         device=device,
         checkpoints=folder,

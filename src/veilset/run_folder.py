@@ -193,13 +193,13 @@ class RunFolder:
             raise RunError(f"hashes of the training images in {path}", "a damaged file", "Restore it from a backup.")
         return data[:KEY_BYTES], np.frombuffer(data, dtype="<u8", offset=KEY_BYTES)
 
-    def shard_key(self, budget: DatasetBudget | None) -> bytes:
+    def shard_key(self, budget: DatasetBudget | None, noise: NoiseSource) -> bytes:
         """The data set's key where it has a budget, else one of this run's own; the same after a resume."""
         if budget is not None:
             return budget.shard_key
         path = self.vault / "shard.key"
         if not path.is_file():
-            write_atomically(path, NoiseSource().key_bytes(), mode=0o600)
+            write_atomically(path, noise.key_bytes(), mode=0o600)
         return path.read_bytes()
 
 

@@ -30,6 +30,19 @@ TINY: dict[str, dict[str, Any]] = {
         "steps": 5,
         "images_per_step": 6,
     },
+    "gs-wgan": {
+        "shards": 5,
+        "steps": 4,
+        "images_per_step": 3,
+        "critic_width": 4,
+        "critic_batch": 2,
+        "critic_steps": 1,
+        "warm_up": 1,
+        "pool": 2,
+        "frequencies": 4,
+        "latent_size": 2,
+        "channels": 8,
+    },
     "sketch": {
         "networks": 2,
         "width": 4,
@@ -48,6 +61,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 QUICKEST: dict[str, dict[str, Any]] = {
     "dp-merf": {"steps": 1},
+    "gs-wgan": {},
     "sketch": {"steps": 1, "first_steps": 1, "network_steps": 1},
 }
 """On top of `TINY` for the sensitivity search, which runs hundreds of fits and looks at releases only."""

@@ -153,9 +153,9 @@ def one_stream_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_norm_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = engine._adam
+    plain = engine.adam
     monkeypatch.setattr(
-        engine, "_adam", lambda weights, gradients, *rest: plain(weights, gradients / gradients.norm(), *rest)
+        engine, "adam", lambda weights, gradients, *rest: plain(weights, gradients / gradients.norm(), *rest)
     )
 
 
@@ -227,6 +227,33 @@ def test_a_state_of_other_critics_is_refused(lost: str) -> None:
     for wrong in ({**state, lost: state[lost][:1]}, {name: value for name, value in state.items() if name != lost}):
         with pytest.raises(ConfigError, match="the state of critics"):
             stack.load_state_dict(wrong)
+
+
+def test_with_a_new_adam_critics_keep_what_they_have_learned_and_nothing_else() -> None:
+    stack = trained()
+    stack.renew_adam()
+    assert torch.equal(stack.state["weights"], trained().state["weights"])
+    assert torch.equal(stack.state["vectors"], trained().state["vectors"])
+    assert not any(stack.state[name].any() for name in ("first moments", "second moments", "steps"))
+
+
+def test_critics_that_do_not_fit_on_the_device_are_refused_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_memory_of", lambda device: 10**9)
+    spec = spec_of(28, 28, 1, classes=10)
+    with pytest.raises(ConfigError, match=r"1\.0 GB of the cpu.*\n.*1000 of 12\.9 MB each: 12\.9 GB"):
+        engine.spare_bytes(conv_critics(spec), 1000, 32, torch.device("cpu"))
+    assert engine.spare_bytes(conv_critics(spec), 10, 32, torch.device("cpu")) == 10**9 - 10 * engine.bytes_kept(
+        conv_critics(spec)
+    )
+
+
+def test_critics_on_a_small_device_are_trained_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = COUNT * engine.bytes_kept(CONV)
+    monkeypatch.setattr(
+        engine, "_memory_of", lambda device: kept + 5 * engine._bytes_of_one(CONV, BATCH, torch.float32)
+    )
+    assert stack_of().at_once == 2
+    assert close(trained().state["weights"], trained(workspace=1 << 28).state["weights"], within=1e-6)
 
 
 def test_one_critic_can_be_trained_and_asked_alone() -> None:

@@ -8,10 +8,10 @@ import math
 import pytest
 from autodp import rdp_acct, rdp_bank
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, rdp
-from scipy.optimize import brentq
 
 from veilset.engines.published_accounting import (
     calibrate_classic_gaussian,
+    calibrate_wbk,
     classic_epsilon,
     classic_gaussian_epsilon,
     wbk_epsilon,
@@ -76,8 +76,9 @@ def test_subsampling_without_replacement_agrees_with_autodp(
     ids=lambda value: f"GS-WGAN code accounting {value}",
 )
 def test_noise_for_a_target_follows_the_code_of_gs_wgan(epsilon: float, noise: float) -> None:
-    found = brentq(lambda s: wbk_epsilon(s, 1 / 1000, GS_WGAN_RELEASES, DELTA) - epsilon, 0.5, 20, xtol=1e-4)
+    found = calibrate_wbk(epsilon, 1 / 1000, GS_WGAN_RELEASES, DELTA)
     assert found == pytest.approx(noise, rel=THREE_DIGITS)
+    assert epsilon * (1 - 1e-4) <= wbk_epsilon(found, 1 / 1000, GS_WGAN_RELEASES, DELTA) <= epsilon
 
 
 def test_gs_wgan_central_is_priced_at_order_four() -> None:

@@ -118,6 +118,16 @@ def check_released_sensitivity(folder: Path) -> None:
         assert moved.norm() <= 1.0 * ROUNDING
 
 
+def check_shard_sums() -> None:
+    """A1 for black boxes: a shard's row turns to its opposite, and under replace so does that of another shard."""
+    first, second = torch.eye(6).repeat(2, 1) * 3, torch.eye(6).repeat(2, 1) * 3
+    for turned, adjacency in ((1, ADD), (2, REPLACE)):
+        second[::6][:turned] = -first[::6][:turned]
+        totals = [bounds.sum_shards(bounds.normalise_rows(rows)) for rows in (first, second)]
+        moved = (totals[0].grid_total - totals[1].grid_total).double().norm() * totals[0].grid_step
+        assert 2 * turned * (1 - 1e-5) <= moved <= totals[0].sensitivity(adjacency) * ROUNDING
+
+
 def check_rows_alone() -> None:
     """A row's result depends neither on its batch, nor on its place, nor on the memory layout."""
     generator = named_generator(2, "batches")

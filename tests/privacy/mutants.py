@@ -135,6 +135,11 @@ def replace_priced_as_add_remove(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bounds, "sum_sensitivity", lambda bound, *_, **__: bound)
 
 
+def shards_summed_as_records(patch: pytest.MonkeyPatch) -> None:
+    """A record that is added does not add a row: it turns the one of its shard."""
+    patch.setattr(bounds, "sum_shards", bounds.sum_rows)
+
+
 def every_row_counts_as_nonnegative(patch: pytest.MonkeyPatch) -> None:
     real = bounds.sum_sensitivity
     patch.setattr(bounds, "sum_sensitivity", lambda bound, adjacency, nonnegative=False: real(

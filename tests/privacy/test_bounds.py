@@ -3,7 +3,15 @@ import math
 
 import pytest
 import torch
-from checks import ADD, REPLACE, adversarial_rows, check_exact_sums, check_rows_alone, check_sensitivity
+from checks import (
+    ADD,
+    REPLACE,
+    adversarial_rows,
+    check_exact_sums,
+    check_rows_alone,
+    check_sensitivity,
+    check_shard_sums,
+)
 
 from veilset.errors import ConfigError, NotBounded
 from veilset.privacy.bounds import (
@@ -14,6 +22,7 @@ from veilset.privacy.bounds import (
     normalise_rows,
     sum_rows,
     sum_sensitivity,
+    sum_shards,
     with_total,
 )
 from veilset.randomness import named_generator
@@ -22,6 +31,10 @@ from veilset.randomness import named_generator
 @pytest.mark.parametrize("bound", [1e-12, 1.0, 7.3, 1e9])
 def test_no_hostile_neighbour_moves_a_sum_by_more_than_its_sensitivity(bound: float) -> None:
     check_sensitivity(bound)
+
+
+def test_no_shard_that_turns_moves_a_sum_over_shards_by_more_than_its_sensitivity() -> None:
+    check_shard_sums()
 
 
 def test_opposite_rows_reach_the_replace_sensitivity() -> None:
@@ -148,6 +161,17 @@ def test_a_user_with_several_rows_moves_the_sum_by_at_most_its_cap() -> None:
     moved = float(total.grid_total.double().norm()) * total.grid_step
     assert moved <= total.sensitivity(ADD) == pytest.approx(5.0)
     assert total.sensitivity(REPLACE) == pytest.approx(5.0 * math.sqrt(2))
+
+
+@pytest.mark.parametrize("bound", [0.25, 1.0])
+def test_a_shard_counts_as_two_rows_because_its_row_may_turn_and_as_four_if_a_unit_may_change_shards(
+    bound: float,
+) -> None:
+    rows = clip_rows(torch.tensor([[3.0, 0.0], [0.0, -3.0], [0.0, 0.0]]), bound)
+    total = sum_shards(rows)
+    assert torch.equal(total.grid_total, rows.grid_rows.sum(0, keepdim=True))
+    assert total.sensitivity(ADD) == 2 * bound
+    assert total.sensitivity(REPLACE) == 4 * bound
 
 
 @pytest.mark.parametrize("cap", [0, -1, 0.5])

@@ -36,6 +36,7 @@ MUTANTS: list[tuple[mutants.Mutant, Check]] = [
     (mutants.seeded_noise_passes_as_private, checks.check_test_noise_is_refused),
     (mutants.clip_after_sum, checks.check_released_sensitivity),
     (mutants.clip_per_block, checks.check_sensitivity),
+    (mutants.shards_summed_as_records, checks.check_shard_sums),
     (mutants.clip_by_the_longest_row, checks.check_rows_alone),
     (mutants.norm_depends_on_the_batch, checks.check_rows_alone),
     (mutants.replace_priced_as_add_remove, checks.check_sensitivity),

@@ -8,6 +8,7 @@ their shards hold many images or none. What leaves here is private: `privacy` bo
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,7 +84,8 @@ class CriticStack:
     ) -> None:
         self.net, self.shards, self.batch, self.device = net, shards, batch, shards.device
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        workspace = WORKSPACE[self.device.type] if workspace is None else workspace
+        spare = spare_bytes(net, shards.count, batch, self.device)
+        workspace = min(WORKSPACE[self.device.type], spare // 2) if workspace is None else workspace
         self.at_once = min(shards.count, max(1, workspace // _bytes_of_one(net, batch, self.dtype)))
         weights, vectors = (value.to(self.device) for value in net.draw(shards.count, draws))
         self.state = {
@@ -153,6 +155,11 @@ class CriticStack:
         for name, value in self.state.items():
             value.copy_(state[name])
 
+    def renew_adam(self) -> None:
+        """Forgets what Adam knows; the critics keep their weights, and their shards draw from the first batch on."""
+        for name in ("first moments", "second moments", "steps"):
+            self.state[name].zero_()
+
     def _numbers(self, which: Tensor | None) -> Tensor:
         return torch.arange(self.shards.count, device=self.device) if which is None else which.to(self.device)
 
@@ -199,7 +206,7 @@ class _Bench:
         # Moments that never saw a gradient move nothing, so the critic of an empty shard stays as it was drawn.
         gradients = torch.where(trained[:, None], gradients, 0.0)
         self.state["steps"] += 1
-        _adam(weights, gradients, self.state["first moments"], self.state["second moments"], self.state["steps"])
+        adam(weights, gradients, self.state["first moments"], self.state["second moments"], self.state["steps"])
 
 
 def critic_losses(net: Critics, ready: Ready, real: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> Tensor:
@@ -216,13 +223,37 @@ def critic_losses(net: Critics, ready: Ready, real: Tensor, fake: Tensor, labels
 
 
 @fused_on_cuda
-def _adam(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, steps: Tensor) -> Tensor:
+def adam(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, steps: Tensor) -> Tensor:
     """A step of Adam in place, with the number of steps of each row's own critic."""
     after_first, after_second = (1 - beta ** steps[:, None].double() for beta in BETAS)
     first.lerp_(gradients, 1 - BETAS[0])
     second.lerp_(gradients.square(), 1 - BETAS[1])
     length = (second / after_second.float()).sqrt() + TINY
     return weights.sub_(first / length * (RATE / after_first).float())
+
+
+def bytes_kept(net: Critics) -> int:
+    """Of one critic between its steps: weights, two moments and singular vectors."""
+    return 4 * (3 * net.num_weights + net.num_vectors)
+
+
+def spare_bytes(net: Critics, count: int, batch: int, device: torch.device) -> int:
+    """What `count` critics leave of the device's memory; refuses, before any is made, those that leave too little."""
+    memory, each = _memory_of(device), bytes_kept(net)
+    spare = memory - count * each
+    if spare < _bytes_of_one(net, batch, torch.float32):
+        raise ConfigError(
+            f"critics that fit into the {memory / 1e9:.1f} GB of the {device.type}, with room to train one of them",
+            f"{count} of {each / 1e6:.1f} MB each: {count * each / 1e9:.1f} GB",
+            "Use fewer shards, narrower critics or a larger device.",
+        )
+    return spare
+
+
+def _memory_of(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _bytes_of_one(net: Critics, batch: int, dtype: torch.dtype) -> int:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 from veilset.errors import ConfigError
@@ -53,6 +54,17 @@ def wbk_epsilon(noise_multiplier: float, rate: float, count: int, delta: float) 
     return classic_epsilon(
         lambda order: count * wbk_renyi(int(order), rate, lambda a: a / (2 * noise_multiplier**2)), delta
     )
+
+
+def calibrate_wbk(epsilon: float, rate: float, count: int, delta: float) -> float:
+    """The noise multiplier at which `wbk_epsilon` is `epsilon`, rounded up."""
+    low, high = 1.0, 1.0
+    while wbk_epsilon(low, rate, count, delta) < epsilon:
+        low /= 2
+    while wbk_epsilon(high, rate, count, delta) > epsilon:
+        high *= 2
+    root = brentq(lambda noise: wbk_epsilon(noise, rate, count, delta) - epsilon, low, high, rtol=1e-9)
+    return float(root) * (1 + 1e-6)
 
 
 def classic_gaussian_epsilon(noise_multiplier: float, count: float, delta: float) -> float:

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom
@@ -52,10 +52,8 @@ def price(event: Event, delta: float, adjacency: Adjacency) -> Price:
     """
     check_delta(delta)
     counts = steps(_touches(event, adjacency))
-    sampled: Counter[Event] = Counter(
-        {step: n for step, n in counts.items() if isinstance(step, PoissonSampled) and step.rate < 1}
-    )
-    squares = _mu_squares(counts - sampled, adjacency)
+    sampled = {step: n for step, n in counts.items() if isinstance(step, PoissonSampled) and step.rate < 1}
+    squares = _mu_squares(Counter({step: n for step, n in counts.items() if step not in sampled}), adjacency)
     if not sampled:
         if len(squares) == 1:
             mu = math.sqrt(next(iter(squares)))
@@ -133,21 +131,15 @@ def _touch_distribution(times: int, step: ShardTouched, own: int) -> MuSquares:
     return distribution
 
 
-def _pld_epsilon(sampled: Counter[Event], mu: float, delta: float, adjacency: Adjacency) -> float:
+def _pld_epsilon(sampled: dict[PoissonSampled, int], mu: float, delta: float, adjacency: Adjacency) -> float:
     pld = _dp_accounting().pld.privacy_loss_distribution
-    parts = [
-        (step, math.sqrt(single_mu_square(step.event)), times) for step, times in sampled.items() if _is_draw(step)
-    ]
+    parts = [(step, math.sqrt(single_mu_square(step.event)), times) for step, times in sampled.items()]
     grid = _grid(max(each for _, each, _ in parts))
     make = _replace_pld if adjacency is Adjacency.REPLACE else _add_remove_pld
     total = pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=grid) if mu > 0 else pld.identity(grid)
     for step, each, times in parts:
         total = total.compose(make(step, each, grid).self_compose(times))
     return float(total.get_epsilon_for_delta(delta))
-
-
-def _is_draw(step: Event) -> TypeGuard[PoissonSampled]:
-    return isinstance(step, PoissonSampled)
 
 
 def _grid(mu: float) -> float:
@@ -168,7 +160,6 @@ def _replace_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
     H(e) <= rate * ((1 - b) * delta of (record, no record) + b * delta of (record, other record)), each at e'.
     Both directions obey it, so the symmetrised curve dominates; H(-e) follows from H(e).
     """
-
     pld = _dp_accounting().pld
     top = math.ceil(math.log1p(step.rate * math.expm1(min(mu * mu / 2 + 12 * mu, 700.0))) / grid)
     epsilons = np.arange(top + 1) * grid

@@ -184,11 +184,20 @@ class GroupedSum:
             self.grid_total.index_add_(0, groups.to(self._device), rows.grid_rows.to(self._device, torch.int64))
 
 
-def sum_rows(rows: Bounded) -> GroupedSum:
+def sum_rows(rows: Bounded, rows_per_unit: int | None = None) -> GroupedSum:
     """The plain sum of all rows, as one group."""
-    total = GroupedSum(1, device=rows.grid_rows.device)
+    total = GroupedSum(1, rows_per_unit=rows_per_unit, device=rows.grid_rows.device)
     total.add(rows, torch.zeros(len(rows), dtype=torch.int64))
     return total
+
+
+def sum_shards(rows: Bounded) -> GroupedSum:
+    """The sum of one row for each shard: whatever a black box answers about its own shard and released values.
+
+    Guarantee: a unit lies in one shard, whose row it may turn from any vector of the ball into any other: adding or
+      removing it counts as two rows, one that goes and one that comes. Replacing it may move it to another shard: four.
+    """
+    return sum_rows(rows, rows_per_unit=2)
 
 
 def sum_sensitivity(bound: float, adjacency: Adjacency, *, nonnegative: bool = False) -> float:
