@@ -2,6 +2,7 @@
 
 One release is one Poisson sample, one gradient for each record in it, one clip over all parameters together, one exact
 sum, and one Gaussian noise on that sum; it is divided by the expected batch, because the size of the sample is secret.
+At user level the sample is one of users, and brings all of their images up to the declared cap.
 Reference: Abadi et al. 2016, "Deep Learning with Differential Privacy", algorithm 1.
 """
 
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from veilset.data.spec import ImageSet, to_unit_range
+from veilset.engines.feature_sums import first_rows_of_each_user
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.errors import ConfigError
 from veilset.privacy.bounds import Adjacency, GroupedSum, clip_rows, sum_sensitivity
-from veilset.privacy.events import Event, Gaussian, PoissonSampled
+from veilset.privacy.events import Event, Gaussian, PoissonSampled, steps
+from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.release import Door
 from veilset.privacy.sampling import poisson_draw
 
@@ -39,6 +42,8 @@ class GradientTerms:
     declared_size: int
     expected_batch: int
     clip_norm: float
+    rows_per_user: int | None = None
+    """The cap at user level, None at record level."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.expected_batch <= self.declared_size:
@@ -69,8 +74,13 @@ class ClippedGradients:
     ) -> None:
         self.terms, self.device = terms, device
         self.records_at_once = records_at_once or RECORDS_AT_ONCE[device.type]
+        valid, self._users, self._num_units = images.valid, None, len(images)
+        if terms.rows_per_user is not None:
+            valid = valid & first_rows_of_each_user(images, terms.rows_per_user)
+            self._users = torch.as_tensor(images.user_numbers(), dtype=torch.int64)
+            self._num_units = int(self._users.max()) + 1 if len(images) else 0
         self._pixels, self._labels, self._valid = (
-            column.to(device) for column in (images.pixels, images.labels, images.valid)
+            column.to(device) for column in (images.pixels, images.labels, valid)
         )
 
     def release(self, gradients: PerSampleGradients, door: Door, noise_multiplier: float) -> list[Tensor]:
@@ -78,16 +88,19 @@ class ClippedGradients:
 
         What it costs is `terms.event`. An empty sample is a release like any other: noise alone.
         """
-        draw = poisson_draw(len(self._labels), self.terms.rate, door.noise)
-        noisy = door.release_sum(self.clipped_sum(gradients, draw.indices), noise_multiplier, draw=draw)
+        draw = poisson_draw(self._num_units, self.terms.rate, door.noise)
+        noisy = door.release_sum(self.clipped_sum(gradients, self._records(draw.indices)), noise_multiplier, draw=draw)
         return gradients.shaped(noisy[0] / self.terms.expected_batch)
+
+    def _records(self, units: Tensor) -> Tensor:
+        return units if self._users is None else torch.isin(self._users, units).nonzero().flatten()
 
     def clipped_sum(self, gradients: PerSampleGradients, sample: Tensor) -> GroupedSum:
         """The exact sum of the clipped gradients of the records at `sample`: private until the door adds its noise.
 
         A record whose gradient is not finite adds nothing, and neither does a null record.
         """
-        total = GroupedSum(1, device=self.device)
+        total = GroupedSum(1, rows_per_unit=self.terms.rows_per_user, device=self.device)
         for places in sample.to(self.device).split(self.records_at_once):
             rows = self._rows(gradients, places)
             for some in rows.split(ROWS_AT_ONCE[self.device.type]):
@@ -105,3 +118,15 @@ class ClippedGradients:
         rows = gradients(inputs, labels)[:number]
         null_records = (~self._valid[places]).nonzero().flatten()
         return rows.index_fill_(0, null_records, 0)
+
+
+def last_step(ledger: PrivacyLedger, event: Event, *, done: int, planned: int) -> int:
+    """Where a loop of releases ends that has `done` some: where it was planned to or, after a crash, where plan and
+    reserve are used up. What was charged and lost is not bought again, so a resumed loop may be a little shorter.
+
+    At least 1: a loop that cannot pay for anything is refused by the ledger.
+    """
+    if not ledger.resumed:
+        return planned
+    left = (steps(ledger.planned) + steps(ledger.reserve) - ledger.charged)[event]
+    return max(1, min(planned, done + left))

@@ -22,6 +22,10 @@ def dropout(values: Tensor, rate: float, generator: torch.Generator) -> Tensor:
 def materialise(module: nn.Module, generator: torch.Generator) -> None:
     """Gives memory to a module built on the meta device, and to its norms the start values 1 and 0."""
     module.to_empty(device=generator.device)
+    reset_norms(module)
+
+
+def reset_norms(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
             layer.reset_parameters()
@@ -93,12 +97,10 @@ class LeNet5(nn.Module):
 class ConvNet(nn.Module):
     """Three times conv 3x3 128, instance norm, ReLU, average-pool 2; then one dense layer (317,706 weights for MNIST).
 
-    28 pixels a side become 32 by the padding of the first layer. Reference: PSG (Chen et al. 2022).
+    28 pixels a side become 32 by the padding of the first layer. Reference: PSG (Chen et al. 2022), whose width is 128.
     """
 
-    WIDTH = 128
-
-    def __init__(self, spec: ImageSpec, generator: torch.Generator) -> None:
+    def __init__(self, spec: ImageSpec, generator: torch.Generator, *, width: int = 128) -> None:
         super().__init__()
         padding = [3 if side == 28 else 1 for side in (spec.height, spec.width)]
         rows, columns = (
@@ -106,15 +108,11 @@ class ConvNet(nn.Module):
         )
         with torch.device("meta"):
             self.convs = nn.ModuleList(
-                nn.Conv2d(before, self.WIDTH, 3, padding=pad)
-                for before, pad in (
-                    (spec.channels, (padding[0], padding[1])),
-                    (self.WIDTH, (1, 1)),
-                    (self.WIDTH, (1, 1)),
-                )
+                nn.Conv2d(before, width, 3, padding=pad)
+                for before, pad in ((spec.channels, (padding[0], padding[1])), (width, (1, 1)), (width, (1, 1)))
             )
-            self.norms = nn.ModuleList(nn.GroupNorm(self.WIDTH, self.WIDTH) for _ in self.convs)
-            self.dense = nn.Linear(self.WIDTH * rows * columns, spec.num_classes)
+            self.norms = nn.ModuleList(nn.GroupNorm(width, width) for _ in self.convs)
+            self.dense = nn.Linear(width * rows * columns, spec.num_classes)
         materialise(self, generator)
         initialise(self, generator)
 
