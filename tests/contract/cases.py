@@ -30,6 +30,15 @@ TINY: dict[str, dict[str, Any]] = {
         "steps": 5,
         "images_per_step": 6,
     },
+    "psg": {
+        "images_per_class": 4,
+        "runs": 2,
+        "rounds": 2,
+        "steps": 1,
+        "epochs": 2,
+        "width": 4,
+        "expected_batch": 5,
+    },
     "sketch": {
         "networks": 2,
         "width": 4,
@@ -48,6 +57,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 QUICKEST: dict[str, dict[str, Any]] = {
     "dp-merf": {"steps": 1},
+    "psg": {"rounds": 1, "expected_batch": 50},
     "sketch": {"steps": 1, "first_steps": 1, "network_steps": 1},
 }
 """On top of `TINY` for the sensitivity search, which runs hundreds of fits and looks at releases only."""

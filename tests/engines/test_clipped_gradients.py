@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients, cross_entropies
-from veilset.errors import ConfigError, NotBounded
+from veilset.errors import BudgetExceeded, ConfigError, NotBounded
 from veilset.methods.base import FitContext, PublicFacts
 from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import GRID, Adjacency, GroupedSum, Unit, clip_rows, sum_rows
@@ -291,12 +291,65 @@ def test_what_is_charged_is_the_event_of_the_terms(adjacency: Adjacency, tmp_pat
     door.ledger.close()  # raises PlanMismatch unless it was exactly the plan
 
 
-def test_at_user_level_a_release_is_refused_because_samples_are_of_records(tmp_path: Path) -> None:
+def with_users(count: int, per_user: int) -> ImageSet:
+    """Record i has all pixels i and belongs to user i // per_user."""
+    images = numbered(count)
+    users = tuple(f"user {row // per_user}" for row in range(count))
+    return ImageSet(spec=images.spec, pixels=images.pixels, labels=images.labels, users=users)
+
+
+def test_at_user_level_users_are_drawn_and_bring_their_images_up_to_the_cap(tmp_path: Path) -> None:
+    terms = GradientTerms(declared_size=40, expected_batch=20, clip_norm=1.0, rows_per_user=2)
+    engine = ClippedGradients(with_users(40, 4), terms, device=CPU)
+    samples = noted_samples(engine)
+    door = door_for(tmp_path, terms, SameCoins(0), unit=Unit.USER)
+    (found,) = engine.release(GivenRows(torch.eye(256)[:, :40]), door, 1.0)  # type: ignore[arg-type]
+    drawn = poisson_draw(10, 0.5, SameCoins(0)).indices
+    assert 0 < len(drawn) < 10
+    assert samples[0].tolist() == [4 * int(user) + place for user in drawn for place in range(4)]
+    counted = (found.reshape(10, 4) > 0).sum(dim=1)
+    assert counted.tolist() == [2 if user in drawn else 0 for user in range(10)]
+
+
+def test_at_user_level_the_noise_grows_with_the_cap(tmp_path: Path) -> None:
+    terms = GradientTerms(declared_size=40, expected_batch=1, clip_norm=0.5, rows_per_user=3)
+    door = door_for(tmp_path, terms, SeededNoise(0), unit=Unit.USER)
+    engine = ClippedGradients(with_users(40, 4), terms, device=CPU)
+    (found,) = engine.release(GivenRows(torch.zeros(256, 4000)), door, 1.0)  # type: ignore[arg-type]
+    assert float(found.std()) == pytest.approx(3 * 0.5, rel=0.05)
+
+
+def test_at_user_level_a_release_without_a_cap_is_refused(tmp_path: Path) -> None:
     terms = terms_for()
     door = door_for(tmp_path, terms, SeededNoise(0), unit=Unit.USER)
     with pytest.raises(NotBounded):
         ClippedGradients(numbered(20), terms, device=CPU).release(GivenRows(torch.ones(256, 2)), door, 1.0)  # type: ignore[arg-type]
     assert not door.ledger.charged
+
+
+def test_an_undisturbed_loop_ends_as_planned_whatever_was_charged_ahead(tmp_path: Path) -> None:
+    terms = terms_for()
+    ledger = door_for(tmp_path, terms, SeededNoise(0), times=200).ledger
+    event = terms.event(1.0, Adjacency.ADD_REMOVE)
+    ledger.charge(event)
+    assert last_step(ledger, event, done=0, planned=200) == 200
+
+
+def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_none(tmp_path: Path) -> None:
+    terms = terms_for()
+    door = door_for(tmp_path, terms, SeededNoise(0), times=900)
+    event = terms.event(1.0, Adjacency.ADD_REMOVE)
+    for _ in range(3):
+        door.ledger.charge(event)  # a block of 500 is on disk then
+    door.ledger.unlock()
+    ledger = PrivacyLedger.resume(tmp_path / "ledger.jsonl")
+    assert last_step(ledger, event, done=0, planned=900) == 400
+    assert last_step(ledger, event, done=2, planned=900) == 402
+    assert last_step(ledger, event, done=900, planned=900) == 900
+    other = terms.event(2.0, Adjacency.ADD_REMOVE)
+    assert last_step(ledger, other, done=0, planned=900) == 1
+    with pytest.raises(BudgetExceeded):
+        ledger.charge(other)
 
 
 @pytest.mark.parametrize("batch", [0, 21])

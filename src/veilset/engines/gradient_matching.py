@@ -34,8 +34,13 @@ class Standard:
     def of(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.deviation
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """What 0 and 1 are shown as."""
+        return -self.mean / self.deviation, (1 - self.mean) / self.deviation
+
     def undone(self, values: Tensor) -> Tensor:
-        return (values * self.deviation + self.mean).clamp(0, 1)
+        return (values * self.deviation + self.mean).clamp(0, 1)  # beyond by rounding
 
 
 class FreePixels(nn.Module):
@@ -53,7 +58,7 @@ class FreePixels(nn.Module):
 
     @torch.no_grad()
     def keep_to_range(self) -> None:
-        self.values.clamp_(-self.standard.mean / self.standard.deviation, (1 - self.standard.mean) / self.standard.deviation)
+        self.values.clamp_(*self.standard.range)
 
 
 class GeneratedImages(nn.Module):
@@ -137,7 +142,7 @@ class GradientMatching:
 
 
 def cosine_distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-    """The sum of 1 - cosine over the rows of all weights; biases and the factors of norms have no rows and are left out."""
+    """The sum of 1 - cosine over the rows of all weights; biases and factors of norms have none and are left out."""
     distance = torch.zeros((), device=ours[0].device)
     for mine, given in zip(ours, theirs, strict=True):
         if mine.dim() > 1:

@@ -76,8 +76,10 @@ def calibrate_classic_gaussian(epsilon: float, delta: float) -> float:
 
 
 def sampled_gaussian_epsilon(noise_multiplier: float, rate: float, count: int, delta: float) -> float:
-    """`count` Gaussian releases on Poisson samples by Renyi accounting under add/remove, converted as by Canonne, Kamath
-    and Steinke (2020): what Opacus computes, and so the code of PSG. Sound, and looser than the kernel's price."""
+    """`count` Gaussian releases on Poisson samples, by Renyi accounting under add/remove as Opacus and the PSG code do.
+
+    Converted as by Canonne, Kamath and Steinke (2020). Sound, and looser than the kernel's price.
+    """
     event = Repeated(count, PoissonSampled(rate, Gaussian(noise_multiplier)))
     epsilon = renyi_epsilon(event, delta, Adjacency.ADD_REMOVE)
     assert epsilon is not None, "this event has a Renyi bound"

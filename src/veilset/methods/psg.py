@@ -25,7 +25,7 @@ from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching, Standard
-from veilset.engines.per_sample_gradients import Forward, PerSampleGradients, cross_entropies
+from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
@@ -37,10 +37,11 @@ from veilset.privacy.events import NOTHING, Event, Repeated
 from veilset.randomness import initialise
 
 CHECKPOINT_EVERY = 500
-"""Releases, as many as are charged at once; a checkpoint waits for the end of a run, when there is no network to keep."""
+"""Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
 HISTORY_EVERY = 50
-SMALLEST_SIDE = 8
-"""The network halves images three times."""
+CPU_SPEED = 6e10
+"""Operations a second in convolutions on two cores, rough."""
+DOING = "matching private gradients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Psg:
     """Noisy clipped gradients over Poisson samples, matched by a small set of images."""
 
     name: ClassVar[str] = "psg"
-    summary: ClassVar[str] = "a few images per class, optimised to give a network the noisy gradients of the private ones"
+    summary: ClassVar[str] = "a few images per class on which a network has the noisy gradients of the private ones"
     paper: ClassVar[str] = "Chen et al. 2022"
     Config: ClassVar[type] = PsgConfig
     assumptions: ClassVar[tuple[str, ...]] = (
@@ -116,11 +117,6 @@ class Psg:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
 
     def terms(self, config: PsgConfig, facts: PublicFacts) -> GradientTerms:
-        if min(facts.spec.height, facts.spec.width) < SMALLEST_SIDE:
-            raise ConfigError(
-                f"images of at least {SMALLEST_SIDE} pixels a side", f"{facts.spec.height} x {facts.spec.width}",
-                "Read them in a larger size.",
-            )  # fmt: skip
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
             rows_per_user=facts.rows_per_user,
@@ -145,10 +141,10 @@ class Psg:
         return Published(epsilon, "conservative", "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus")
 
     def forecast(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, terms = facts.spec, self.terms(config, facts)
-        replaced = facts.adjacency is Adjacency.REPLACE
+        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
         sensitivity = config.clip_norm * (facts.rows_per_user or 1) * (2 if replaced else 1)
-        numbers = sum(value.numel() for value in meta_network(config, spec).parameters())
+        network = ConvNet(spec, torch.Generator(), width=config.width)
+        numbers = sum(value.numel() for value in network.parameters())
         # Clipped gradients of natural images agree by about a third; what is matched is a sum over all releases.
         signal = config.expected_batch * config.clip_norm / 3 * math.sqrt(config.releases)
         rounds, epochs = config.schedule
@@ -159,8 +155,8 @@ class Psg:
             seconds=10 + config.releases * (passes * 2 * multiplications(config, spec) / CPU_SPEED),
             megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
-            f"{terms.expected_batch} images; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves "
-            f"a sum by at most {sensitivity:.4g}",
+            f"{config.expected_batch} images; {'replacing' if replaced else 'adding or removing'} one {facts.unit} "
+            f"moves a sum by at most {sensitivity:.4g}",
         )
 
     def build(self, config: PsgConfig, spec: ImageSpec) -> FixedImages:
@@ -178,6 +174,7 @@ class Psg:
         done = kept = restore(context.checkpoints, "set", made, matching.optimiser, draws)
         event = terms.event(context.noise_multiplier, context.facts.adjacency)
         last = last_step(context.door.ledger, event, done=done, planned=config.releases)
+        context.progress(DOING, done, last)
         for step in range(done, last):
             place = step % config.steps_of_a_run + 1
             if place == 1:
@@ -191,7 +188,7 @@ class Psg:
             if ends or step + 1 == last:
                 keep(context.checkpoints, "set", step + 1, made, matching.optimiser, draws)
                 kept = step + 1
-            context.progress("matching private gradients", step + 1, last)
+            context.progress(DOING, step + 1, last)
         return self._released(config, spec, made)
 
     def _released(self, config: PsgConfig, spec: ImageSpec, made: FreePixels | GeneratedImages) -> FixedImages:
@@ -233,22 +230,14 @@ def restart(network: ConvNet, draws: torch.Generator) -> None:
     initialise(network, draws)
 
 
-def standardised_losses(standard: Standard):
+def standardised_losses(standard: Standard) -> Losses:
     def losses(network: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
         return cross_entropies(network, standard.of(inputs), labels)
 
     return losses
 
 
-def meta_network(config: PsgConfig, spec: ImageSpec) -> ConvNet:
-    return ConvNet(spec, torch.Generator(), width=config.width)
-
-
 def multiplications(config: PsgConfig, spec: ImageSpec) -> int:
     """Of one forward pass of one image."""
     pixels = spec.height * spec.width
     return 9 * config.width * pixels * spec.channels + 9 * config.width**2 * (pixels // 4 + pixels // 16)
-
-
-CPU_SPEED = 6e10
-"""Operations a second in convolutions on two cores, rough."""
