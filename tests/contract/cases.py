@@ -30,6 +30,7 @@ TINY: dict[str, dict[str, Any]] = {
         "steps": 5,
         "images_per_step": 6,
     },
+    "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 4},
     "psg": {
         "images_per_class": 4,
         "runs": 2,
@@ -57,6 +58,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 QUICKEST: dict[str, dict[str, Any]] = {
     "dp-merf": {"steps": 1},
+    "ndpdc": {"steps": 2, "group": 15},
     "psg": {"rounds": 1, "expected_batch": 50},
     "sketch": {"steps": 1, "first_steps": 1, "network_steps": 1},
 }

@@ -34,7 +34,7 @@ from .sensitivity import (
 
 SIZES = (0, 1, 2, 3, 4, 5, 37, 38, 250, 498, 499, 500, 501, 502, 999, 1000, 1001)
 """Around the 500 records of a batch: adding one makes a second batch, or shifts the last record into it."""
-SIZES_OF_SAMPLES = (0, 1, 2, 15, 16, 17, 40)
+SIZES_OF_SAMPLES = (0, 1, 2, 16, 17, 40)
 """For methods that draw half of the records: around the 8 records of a batch."""
 
 

@@ -182,6 +182,18 @@ def test_the_release_is_divided_by_the_expected_batch_and_shaped_like_the_parame
     assert torch.allclose(torch.cat([value.flatten() for value in found]).double(), total / 7, atol=1e-7)
 
 
+def test_sums_by_class_are_those_of_the_records_of_each_class_with_their_count(tmp_path: Path) -> None:
+    images = make_images((4, 3, 2), null_rows=(1,))
+    terms = GradientTerms(declared_size=9, expected_batch=9, clip_norm=1.0, total_weight=0.5)
+    rows = torch.randn(9, 5, generator=named_generator(0, "rows"))
+    engine = ClippedGradients(images, terms, device=CPU, records_at_once=9)
+    found = engine.release_by_class(lambda *_: rows.clone(), door_for(tmp_path, terms, SameCoins(0)), 1.0)
+    clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
+    expected = torch.cat([clipped, torch.full((9, 1), 0.5)], dim=1) * images.valid[:, None]
+    sums = torch.zeros(3, 6).index_add(0, images.labels, expected)
+    assert torch.allclose(found.float(), sums, atol=1e-4)
+
+
 # --- what adds nothing -----------------------------------------------------------------------------------------------
 
 
@@ -368,9 +380,9 @@ def noted_samples(engine: ClippedGradients) -> list[Tensor]:
     samples: list[Tensor] = []
     plain = engine.clipped_sum
 
-    def noting(gradients: Any, sample: Tensor) -> GroupedSum:
+    def noting(gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
         samples.append(sample)
-        return plain(gradients, sample)
+        return plain(gradients, sample, *groups)
 
     engine.clipped_sum = noting  # type: ignore[method-assign]
     return samples
@@ -429,8 +441,8 @@ CHECKS = [check_one_noise, check_flat_clip, check_expected_batch, check_poisson]
 class NoiseInEveryBatch(ClippedGradients):
     """The noise stands inside the sum, once for each physical batch: as some papers print it."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample)
+    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, *groups)
         assert total.grid_total is not None
         draws = named_generator(0, "noise")
         for _ in sample.split(self.records_at_once)[1:]:
@@ -441,8 +453,8 @@ class NoiseInEveryBatch(ClippedGradients):
 class ClipPerLayer(ClippedGradients):
     """Every layer gets the whole clip."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample)
+    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, *groups)
         layers = self._rows(gradients, sample).split(gradients.sizes, dim=1)
         sums = [sum_rows(clip_rows(layer, self.terms.clip_norm)).grid_total for layer in layers]
         total.grid_total = torch.cat([value for value in sums if value is not None], dim=1)

@@ -29,12 +29,11 @@ from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradi
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
-from veilset.nets.classifiers import ConvNet, reset_norms
+from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages, labels_of
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Event, Repeated
-from veilset.randomness import initialise
 
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
@@ -222,12 +221,6 @@ def matching_of(
     return GradientMatching(
         network, made, labels, optimiser, network_rate=config.network_rate, batch=config.network_batch
     )
-
-
-def restart(network: ConvNet, draws: torch.Generator) -> None:
-    """New weights in the old tensors, where a CUDA graph expects them."""
-    reset_norms(network)
-    initialise(network, draws)
 
 
 def standardised_losses(standard: Standard) -> Losses:

@@ -31,6 +31,12 @@ def reset_norms(module: nn.Module) -> None:
             layer.reset_parameters()
 
 
+def restart(module: nn.Module, generator: torch.Generator) -> None:
+    """New weights in the old tensors, where a CUDA graph expects them."""
+    reset_norms(module)
+    initialise(module, generator)
+
+
 class PaperCnn(nn.Module):
     """The 32/64 CNN by which published DP generators are compared on MNIST-like data (1,199,882 parameters there).
 
@@ -117,7 +123,11 @@ class ConvNet(nn.Module):
         initialise(self, generator)
 
     def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
+        return self.dense(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the dense layer sees: (n, numbers)."""
         hidden = images
         for conv, norm in zip(self.convs, self.norms, strict=True):
             hidden = F.avg_pool2d(F.relu(norm(conv(hidden))), 2)
-        return self.dense(hidden.flatten(1))
+        return hidden.flatten(1)
