@@ -178,9 +178,8 @@ def match_means(
 ) -> Tensor:
     """One step of the set towards class means of features like `targets`; returns the squared distance before it."""
     features = network.features(made())
-    features = features * (
-        clip_norm / features.norm(dim=1, keepdim=True).clamp(min=clip_norm)
-    )  # clipped as private ones
+    # Clipped, as those of the private images are.
+    features = features * (clip_norm / features.norm(dim=1, keepdim=True).clamp(min=clip_norm))
     by_class = features.reshape(len(targets), -1, features.shape[1])
     distance = (by_class.mean(dim=1) - targets).square().sum()
     optimiser.zero_grad()

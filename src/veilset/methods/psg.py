@@ -125,7 +125,7 @@ class Psg:
         return Repeated(config.releases, self.terms(config, facts).event(noise_multiplier, facts.adjacency))
 
     def reserve(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return NOTHING  # a resumed run leaves out its last steps instead: one in two hundred at most, as planned here
+        return NOTHING  # a resumed run leaves out its last steps instead
 
     def published_config(self, config: PsgConfig) -> PsgConfig:
         return config
