@@ -157,10 +157,7 @@ class Ndpdc:
             if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
                 keep(context.checkpoints, "set", step + 1, made, optimiser, draws, {"counts": counts})
             context.progress(DOING, step + 1, last)
-        model = self.build(config, spec).to(context.device)
-        with torch.no_grad():
-            model.values.copy_(config.standard.undone(made()).flatten(1))
-        return model
+        return FixedImages.of(spec, config.standard.undone(made()))
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
         assert isinstance(model, FixedImages)

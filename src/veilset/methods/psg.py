@@ -188,13 +188,7 @@ class Psg:
                 keep(context.checkpoints, "set", step + 1, made, matching.optimiser, draws)
                 kept = step + 1
             context.progress(DOING, step + 1, last)
-        return self._released(config, spec, made)
-
-    def _released(self, config: PsgConfig, spec: ImageSpec, made: FreePixels | GeneratedImages) -> FixedImages:
-        model = self.build(config, spec).to(next(made.parameters()).device)
-        with torch.no_grad():
-            model.values.copy_(config.standard.undone(made()).flatten(1))
-        return model
+        return FixedImages.of(spec, config.standard.undone(made()))
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
         assert isinstance(model, FixedImages)

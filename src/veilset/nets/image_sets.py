@@ -16,6 +16,14 @@ class FixedImages(nn.Module):
         self.spec, self.per_class = spec, per_class
         self.values = nn.Parameter(torch.zeros(spec.num_classes * per_class, spec.num_values), requires_grad=False)
 
+    @classmethod
+    @torch.no_grad()
+    def of(cls, spec: ImageSpec, images: Tensor) -> FixedImages:
+        """The model of these images in [0, 1], which come in the order of `labels_of`."""
+        model = cls(spec, len(images) // spec.num_classes).to(images.device)
+        model.values.copy_(images.flatten(1))
+        return model
+
     def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """One image for each label. None comes again before all of its class came: asked for as many images as there
         are, it gives each of them once, in an order by chance."""
