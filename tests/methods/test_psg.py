@@ -84,6 +84,12 @@ def test_the_loops_are_as_long_as_the_papers(
     assert config.releases == releases
 
 
+def test_the_small_preset_is_short_and_single_options_win() -> None:
+    config = make_config(Psg(), {"preset": "small", "runs": 3})
+    assert (config.releases, config.width) == (60, 32)
+    assert make_config(Psg(), {"preset": "small"}).releases == 800
+
+
 def test_every_release_is_one_sampled_gaussian_at_the_declared_rate() -> None:
     ((event, count),) = steps(mnist_plan(epsilon=10.0).planned).items()
     assert count == 100_000
