@@ -16,7 +16,7 @@ from veilset.data.spec import ImageSet, Source
 from veilset.errors import ConfigError, DataError, MissingExtra, RunError
 from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
 from veilset.evaluate.inception import InceptionExtractor
-from veilset.model import Model
+from veilset.model import Model, from_pretrained
 from veilset.run import execute
 from veilset.run_folder import FINGERPRINTS, RunFolder
 from veilset.scoring import Request, _slowness, overlap_warnings, score_run
@@ -65,6 +65,17 @@ def test_evaluation_on_the_training_images_is_refused_before_anything_is_sampled
     assert "kept back" in caught.value.expected
     assert "--split test" in caught.value.todo
     assert not (run.vault / "scores.json").exists()
+
+
+def test_a_model_that_is_a_set_of_images_is_judged_by_each_of_them_once(finished_runs: dict[str, Path]) -> None:
+    judged = {
+        method: Request(number=50, classifiers=("constant",)).images_of(
+            from_pretrained(finished_runs[method]), CPU, lambda *_: None
+        )
+        for method in ("psg", "dp-merf")
+    }
+    assert len(judged["dp-merf"]) == 50
+    assert len(judged["psg"]) == len(judged["psg"].pixels.flatten(1).unique(dim=0)) == 12
 
 
 def test_training_images_in_another_order_with_other_labels_are_still_caught(run: RunFolder) -> None:

@@ -146,7 +146,7 @@ def _buy(
     plan = _reserved(folder, test, epsilon)
     for text in _warnings(plan, request, test):
         warn(text)
-    synthetic = model.sample(request.number, device=device, progress=progress)
+    synthetic = request.images_of(model, device, progress)
     fitted = fitted_classifiers(
         synthetic, classifiers=request.classifiers, seeds=request.seeds, device=device, warn=warn, progress=progress
     )

@@ -25,6 +25,7 @@ from veilset.data.spec import ImageSet, ImageSpec, to_bytes
 from veilset.errors import ArtifactError, ConfigError, VeilsetError
 from veilset.files import require_empty
 from veilset.methods.base import Synthesizer, get_method, layout_in, make_config
+from veilset.nets.image_sets import FixedImages
 from veilset.privacy.claim import Claim
 from veilset.randomness import named_generator
 from veilset.sketch_file import FILE
@@ -45,6 +46,11 @@ class Model:
         self._module = module.eval()
 
     @property
+    def size(self) -> int | None:
+        """How many images there are in all, where the model is a set of images; None for a generator."""
+        return self._module.per_class * self.spec.num_classes if isinstance(self._module, FixedImages) else None
+
+    @property
     def claim(self) -> Claim:
         """Proven epsilon, delta, adjacency, unit and assumptions."""
         return self.privacy.claim
@@ -59,6 +65,8 @@ class Model:
         progress: object = None,
     ) -> ImageSet:
         """Draws `count` synthetic images; costs no privacy, however often it is called.
+
+        A model of `size` images gives each of them once before any of them again.
 
         Args:
             mix: shares of the classes by name, e.g. ``{"cat": 3, "dog": 1}``; even by default. Declare it: shares

@@ -35,7 +35,7 @@ class Request:
     """What is asked of an evaluation: checked when it is made, before anything is read, sampled, trained or paid."""
 
     number: int
-    """Synthetic images to draw."""
+    """Synthetic images to draw; a model that is a smaller set of images is judged by all of them."""
     classifiers: tuple[str, ...] = ()
     """None of them where only fidelity is asked for."""
     seeds: tuple[int, ...] = (0,)
@@ -63,6 +63,11 @@ class Request:
             return check_sets(ours, real)
         check_shapes(ours, real)
         check_classes(ours, real)
+
+    def images_of(self, model: Model, device: torch.device, progress: Progress) -> ImageSet:
+        """The images to judge: repetitions of a fixed set would say nothing new."""
+        number = self.number if model.size is None else min(self.number, model.size)
+        return model.sample(number, device=device, progress=progress)
 
 
 def score_run(
@@ -108,7 +113,7 @@ def _measure(
     device: torch.device,
     progress: Progress,
 ) -> list[Score]:
-    synthetic = model.sample(request.number, device=device, progress=progress)
+    synthetic = request.images_of(model, device, progress)
     common: dict[str, Any] = {"device": device, "progress": progress}
     scores = _utility(synthetic, test, real, request, common) if request.classifiers else []
     if request.fidelity:

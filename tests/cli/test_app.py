@@ -157,6 +157,15 @@ def test_an_interrupted_fit_says_how_to_continue_and_continues(
     assert json.loads(out)["claim"]["epsilon"] == pytest.approx(1.0)
 
 
+def test_more_samples_than_a_set_has_images_are_a_warning(
+    cli: Cli, finished_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    for number, warned in ((12, False), (13, True)):
+        code, _, said = cli("sample", finished_runs["psg"], "-n", number, "--out", tmp_path / str(number))
+        assert code == 0
+        assert ("a set of 12 images" in said) == warned
+
+
 def test_samples_follow_a_declared_mix_and_npz_is_written(cli: Cli, photos: Path, tmp_path: Path) -> None:
     fitted(cli, photos, tmp_path / "a")
     out = tmp_path / "s.npz"

@@ -43,6 +43,16 @@ TINY: dict[str, dict[str, Any]] = {
         "latent_size": 2,
         "channels": 8,
     },
+    "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 4},
+    "psg": {
+        "images_per_class": 4,
+        "runs": 2,
+        "rounds": 2,
+        "steps": 1,
+        "epochs": 2,
+        "width": 4,
+        "expected_batch": 5,
+    },
     "sketch": {
         "networks": 2,
         "width": 4,
@@ -62,6 +72,8 @@ TINY: dict[str, dict[str, Any]] = {
 QUICKEST: dict[str, dict[str, Any]] = {
     "dp-merf": {"steps": 1},
     "gs-wgan": {},
+    "ndpdc": {"steps": 2, "group": 15},
+    "psg": {"rounds": 1, "expected_batch": 50},
     "sketch": {"steps": 1, "first_steps": 1, "network_steps": 1},
 }
 """On top of `TINY` for the sensitivity search, which runs hundreds of fits and looks at releases only."""

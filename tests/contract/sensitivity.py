@@ -5,8 +5,8 @@ B is shown the public outputs of world A, step by step, so each release is compa
 exactly what adaptive composition needs, and it lets a critic's hidden state drift apart as far as it can. The search
 finds wrong bounds, normalisation by a batch or by the data, hidden heads trained on the data, and shards that shift.
 
-Limit: methods that draw records at random must be searched with neighbours that keep every other record's place
-("nulled", "replaced"), because the coins belong to places.
+Methods that draw records at random are searched with neighbours that keep every other record's place, because the coins
+belong to places: a record that is absent is a null record there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.methods.base import FitContext, PublicFacts
 from veilset.privacy.bounds import Adjacency, Bounded, GroupedSum
-from veilset.privacy.events import NOTHING, Event, Gaussian, ShardTouched
+from veilset.privacy.events import NOTHING, Event, Gaussian, PoissonSampled, ShardTouched, steps
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import SeededNoise
 from veilset.privacy.release import Door
@@ -208,8 +208,19 @@ def inserted(images: ImageSet, place: int, pixels: Tensor, label: int, valid: bo
     )
 
 
-def neighbours(base: Callable[[int], ImageSet], sizes: tuple[int, ...], adjacency: Adjacency) -> Iterator[Pair]:
-    """Adversarial neighbours: strange records at the first, a middle and the last place of collections of each size."""
+def draws_records(method: Any, config: Any, facts: PublicFacts) -> bool:
+    """Whether a method's releases are about secret samples of the records."""
+    events = getattr(method, "events", lambda *_: NOTHING)(config, facts, NOISE_MULTIPLIER)
+    return any(isinstance(step, PoissonSampled) for step in steps(events))
+
+
+def neighbours(
+    base: Callable[[int], ImageSet], sizes: tuple[int, ...], adjacency: Adjacency, *, in_place: bool = False
+) -> Iterator[Pair]:
+    """Adversarial neighbours: strange records at the first, a middle and the last place of collections of each size.
+
+    With `in_place` a record that is added takes the place of a null record.
+    """
     for size in sizes:
         images = base(size)
         last_label = images.spec.num_classes - 1
@@ -218,7 +229,8 @@ def neighbours(base: Callable[[int], ImageSet], sizes: tuple[int, ...], adjacenc
                 more = inserted(images, place, pixels, place % images.spec.num_classes, valid)
                 where = f"{name} at {place} of {size}"
                 if adjacency is Adjacency.ADD_REMOVE:
-                    yield Pair(f"added {where}", images, more, frozenset({place % images.spec.num_classes}))
+                    without = nulled(more, place).second if in_place else images
+                    yield Pair(f"added {where}", without, more, frozenset({place % images.spec.num_classes}))
                 elif place < size:
                     removed = torch.arange(size + 1) != place + 1  # the record that stood at `place`
                     labels = {place % images.spec.num_classes, int(images.labels[place])}
@@ -231,7 +243,11 @@ def neighbours(base: Callable[[int], ImageSet], sizes: tuple[int, ...], adjacenc
 
 def nulled(images: ImageSet, place: int) -> Pair:
     """A record turned into a null record: the same as removing it, with every other one in its place."""
-    valid = images.valid.clone()
-    valid[place] = False
-    without = ImageSet(spec=images.spec, pixels=images.pixels, labels=images.labels, valid=valid, users=images.users)
+    without = with_nulls(images, torch.arange(len(images)) == place)
     return Pair(f"nulled {place} of {len(images)}", images, without, frozenset({int(images.labels[place])}))
+
+
+def with_nulls(images: ImageSet, gone: Tensor) -> ImageSet:
+    """`images` with null records where the mask `gone` is True."""
+    valid = images.valid & ~gone
+    return ImageSet(spec=images.spec, pixels=images.pixels, labels=images.labels, valid=valid, users=images.users)

@@ -20,10 +20,22 @@ from veilset.privacy.sampling import shard_draw
 from veilset.randomness import initialise
 
 from .cases import DEVICES, METHODS, QUICKEST, TINY, make_images
-from .sensitivity import Pair, inserted, neighbours, nulled, run_world, strange_records, violations
+from .sensitivity import (
+    Pair,
+    draws_records,
+    inserted,
+    neighbours,
+    nulled,
+    run_world,
+    strange_records,
+    violations,
+    with_nulls,
+)
 
 SIZES = (0, 1, 2, 3, 4, 5, 37, 38, 250, 498, 499, 500, 501, 502, 999, 1000, 1001)
 """Around the 500 records of a batch: adding one makes a second batch, or shifts the last record into it."""
+SIZES_OF_SAMPLES = (0, 1, 2, 16, 17, 40)
+"""For methods that draw half of the records: around the 8 records of a batch."""
 
 
 def collection(size: int, **options: Any) -> ImageSet:
@@ -37,9 +49,11 @@ def facts_for(images: ImageSet, adjacency: Adjacency, **options: Any) -> PublicF
 def search(
     method: Any, config: Any, adjacency: Adjacency, *, sizes: tuple[int, ...] = SIZES, device: str = "cpu", **shape: Any
 ) -> list[str]:
-    pairs = neighbours(lambda size: collection(size, **shape), sizes, adjacency)
-    in_place = (nulled(collection(size, **shape), size // 2) for size in sizes if size)
     facts = facts_for(collection(1, **shape), adjacency)
+    drawn = draws_records(method, config, facts)
+    sizes = SIZES_OF_SAMPLES if drawn else sizes
+    pairs = neighbours(lambda size: collection(size, **shape), sizes, adjacency, in_place=drawn)
+    in_place = (nulled(collection(size, **shape), size // 2) for size in sizes if size)
     return violations(method, config, facts, chain(pairs, in_place), device)
 
 
@@ -68,22 +82,23 @@ def test_no_user_with_more_images_than_the_cap_moves_a_release_beyond_its_bound(
 ) -> None:
     images = make_images(counts=(20, 11), per_user=5)
     people = sorted(set(images.users or ()))
+    method, config = registered(name)
+    facts = facts_for(images, adjacency, unit=Unit.USER, rows_per_user=2)
 
     def pairs() -> Iterator[Pair]:
         for person in people:
-            gone = torch.tensor([user != person for user in images.users or ()])
-            without = images.subset(gone)
-            labels = frozenset(images.labels[~gone].tolist())
+            theirs = torch.tensor([user == person for user in images.users or ()])
+            labels = frozenset(images.labels[theirs].tolist())
             if adjacency is Adjacency.ADD_REMOVE:
+                in_place = draws_records(method, config, facts)
+                without = with_nulls(images, theirs) if in_place else images.subset(~theirs)
                 yield Pair(f"all of {person}", images, without, labels)
             inverted = images.pixels.clone()
-            inverted[~gone] = 255 - inverted[~gone]
+            inverted[theirs] = 255 - inverted[theirs]
             other = ImageSet(spec=images.spec, pixels=inverted, labels=images.labels, users=images.users)
             if adjacency is Adjacency.REPLACE:
                 yield Pair(f"{person} replaced", images, other, labels)
 
-    method, config = registered(name)
-    facts = facts_for(images, adjacency, unit=Unit.USER, rows_per_user=2)
     assert violations(method, config, facts, pairs()) == []
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients, cross_entropies
-from veilset.errors import ConfigError, NotBounded
+from veilset.errors import BudgetExceeded, ConfigError, NotBounded
 from veilset.methods.base import FitContext, PublicFacts
 from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import GRID, Adjacency, GroupedSum, Unit, clip_rows, sum_rows
@@ -182,6 +182,18 @@ def test_the_release_is_divided_by_the_expected_batch_and_shaped_like_the_parame
     assert torch.allclose(torch.cat([value.flatten() for value in found]).double(), total / 7, atol=1e-7)
 
 
+def test_sums_by_class_are_those_of_the_records_of_each_class_with_their_count(tmp_path: Path) -> None:
+    images = make_images((4, 3, 2), null_rows=(1,))
+    terms = GradientTerms(declared_size=9, expected_batch=9, clip_norm=1.0, total_weight=0.5)
+    rows = torch.randn(9, 5, generator=named_generator(0, "rows"))
+    engine = ClippedGradients(images, terms, device=CPU, records_at_once=9)
+    found = engine.release_by_class(lambda *_: rows.clone(), door_for(tmp_path, terms, SameCoins(0)), 1.0)
+    clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
+    expected = torch.cat([clipped, torch.full((9, 1), 0.5)], dim=1) * images.valid[:, None]
+    sums = torch.zeros(3, 6).index_add(0, images.labels, expected)
+    assert torch.allclose(found.float(), sums, atol=1e-4)
+
+
 # --- what adds nothing -----------------------------------------------------------------------------------------------
 
 
@@ -291,12 +303,65 @@ def test_what_is_charged_is_the_event_of_the_terms(adjacency: Adjacency, tmp_pat
     door.ledger.close()  # raises PlanMismatch unless it was exactly the plan
 
 
-def test_at_user_level_a_release_is_refused_because_samples_are_of_records(tmp_path: Path) -> None:
+def with_users(count: int, per_user: int) -> ImageSet:
+    """Record i has all pixels i and belongs to user i // per_user."""
+    images = numbered(count)
+    users = tuple(f"user {row // per_user}" for row in range(count))
+    return ImageSet(spec=images.spec, pixels=images.pixels, labels=images.labels, users=users)
+
+
+def test_at_user_level_users_are_drawn_and_bring_their_images_up_to_the_cap(tmp_path: Path) -> None:
+    terms = GradientTerms(declared_size=40, expected_batch=20, clip_norm=1.0, rows_per_user=2)
+    engine = ClippedGradients(with_users(40, 4), terms, device=CPU)
+    samples = noted_samples(engine)
+    door = door_for(tmp_path, terms, SameCoins(0), unit=Unit.USER)
+    (found,) = engine.release(GivenRows(torch.eye(256)[:, :40]), door, 1.0)  # type: ignore[arg-type]
+    drawn = poisson_draw(10, 0.5, SameCoins(0)).indices
+    assert 0 < len(drawn) < 10
+    assert samples[0].tolist() == [4 * int(user) + place for user in drawn for place in range(4)]
+    counted = (found.reshape(10, 4) > 0).sum(dim=1)
+    assert counted.tolist() == [2 if user in drawn else 0 for user in range(10)]
+
+
+def test_at_user_level_the_noise_grows_with_the_cap(tmp_path: Path) -> None:
+    terms = GradientTerms(declared_size=40, expected_batch=1, clip_norm=0.5, rows_per_user=3)
+    door = door_for(tmp_path, terms, SeededNoise(0), unit=Unit.USER)
+    engine = ClippedGradients(with_users(40, 4), terms, device=CPU)
+    (found,) = engine.release(GivenRows(torch.zeros(256, 4000)), door, 1.0)  # type: ignore[arg-type]
+    assert float(found.std()) == pytest.approx(3 * 0.5, rel=0.05)
+
+
+def test_at_user_level_a_release_without_a_cap_is_refused(tmp_path: Path) -> None:
     terms = terms_for()
     door = door_for(tmp_path, terms, SeededNoise(0), unit=Unit.USER)
     with pytest.raises(NotBounded):
         ClippedGradients(numbered(20), terms, device=CPU).release(GivenRows(torch.ones(256, 2)), door, 1.0)  # type: ignore[arg-type]
     assert not door.ledger.charged
+
+
+def test_an_undisturbed_loop_ends_as_planned_whatever_was_charged_ahead(tmp_path: Path) -> None:
+    terms = terms_for()
+    ledger = door_for(tmp_path, terms, SeededNoise(0), times=200).ledger
+    event = terms.event(1.0, Adjacency.ADD_REMOVE)
+    ledger.charge(event)
+    assert last_step(ledger, event, done=0, planned=200) == 200
+
+
+def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_none(tmp_path: Path) -> None:
+    terms = terms_for()
+    door = door_for(tmp_path, terms, SeededNoise(0), times=900)
+    event = terms.event(1.0, Adjacency.ADD_REMOVE)
+    for _ in range(3):
+        door.ledger.charge(event)  # a block of 500 is on disk then
+    door.ledger.unlock()
+    ledger = PrivacyLedger.resume(tmp_path / "ledger.jsonl")
+    assert last_step(ledger, event, done=0, planned=900) == 400
+    assert last_step(ledger, event, done=2, planned=900) == 402
+    assert last_step(ledger, event, done=900, planned=900) == 900
+    other = terms.event(2.0, Adjacency.ADD_REMOVE)
+    assert last_step(ledger, other, done=0, planned=900) == 1
+    with pytest.raises(BudgetExceeded):
+        ledger.charge(other)
 
 
 @pytest.mark.parametrize("batch", [0, 21])
@@ -315,9 +380,9 @@ def noted_samples(engine: ClippedGradients) -> list[Tensor]:
     samples: list[Tensor] = []
     plain = engine.clipped_sum
 
-    def noting(gradients: Any, sample: Tensor) -> GroupedSum:
+    def noting(gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
         samples.append(sample)
-        return plain(gradients, sample)
+        return plain(gradients, sample, *groups)
 
     engine.clipped_sum = noting  # type: ignore[method-assign]
     return samples
@@ -376,8 +441,8 @@ CHECKS = [check_one_noise, check_flat_clip, check_expected_batch, check_poisson]
 class NoiseInEveryBatch(ClippedGradients):
     """The noise stands inside the sum, once for each physical batch: as some papers print it."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample)
+    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, *groups)
         assert total.grid_total is not None
         draws = named_generator(0, "noise")
         for _ in sample.split(self.records_at_once)[1:]:
@@ -388,8 +453,8 @@ class NoiseInEveryBatch(ClippedGradients):
 class ClipPerLayer(ClippedGradients):
     """Every layer gets the whole clip."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample)
+    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, *groups)
         layers = self._rows(gradients, sample).split(gradients.sizes, dim=1)
         sums = [sum_rows(clip_rows(layer, self.terms.clip_norm)).grid_total for layer in layers]
         total.grid_total = torch.cat([value for value in sums if value is not None], dim=1)

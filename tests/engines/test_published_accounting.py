@@ -11,9 +11,11 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 
 from veilset.engines.published_accounting import (
     calibrate_classic_gaussian,
+    calibrate_sampled_gaussian,
     calibrate_wbk,
     classic_epsilon,
     classic_gaussian_epsilon,
+    sampled_gaussian_epsilon,
     wbk_epsilon,
     wbk_renyi,
 )
@@ -162,6 +164,19 @@ def test_private_set_generation_noise_for_epsilon_ten() -> None:
     rate, steps = 256 / 60_000, 200_000
     assert improved_sgm(1.214, rate, steps, DELTA) == pytest.approx(10, rel=THREE_DIGITS)
     assert classic_sgm(1.278, rate, steps, DELTA) == pytest.approx(10, rel=THREE_DIGITS)
+
+
+@pytest.mark.parametrize(("noise", "count", "epsilon"), [(2.553, 20_000, 1.0), (0.966, 100_000, 10.0)])
+def test_the_accountant_of_the_psg_code(noise: float, count: int, epsilon: float) -> None:
+    # PSG, 10 images per class, q=256/60000: the noise of the authors' code for R=200 and R=1000.
+    rate = 256 / 60_000
+    assert sampled_gaussian_epsilon(noise, rate, count, DELTA) == pytest.approx(epsilon, rel=1e-3)
+    assert sampled_gaussian_epsilon(noise, rate, count, DELTA) == pytest.approx(
+        improved_sgm(noise, rate, count, DELTA), rel=1e-3
+    )
+    found = calibrate_sampled_gaussian(epsilon, rate, count, DELTA)
+    assert found == pytest.approx(noise, rel=1e-3)
+    assert sampled_gaussian_epsilon(found, rate, count, DELTA) == pytest.approx(epsilon, rel=1e-4)
 
 
 def test_private_gans_revisited_epsilon() -> None:

@@ -189,6 +189,8 @@ def sample(
     with Show(quiet) as show:
         model = from_pretrained(source)
         shares = parse_mix(mix)
+        if model.size is not None and number > model.size:
+            show.warn(f"this model is a set of {model.size} images: of {number} most are repetitions")
         images = model.sample(number, seed=seed, mix=shares, device=api.pick_device(device), progress=show.progress)
         if format == "npz":
             write_npz(images, out)

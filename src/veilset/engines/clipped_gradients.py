@@ -1,22 +1,26 @@
-"""Noisy mean gradients over secret batches of private records: the release of every method that works by DP-SGD.
+"""Noisy sums over secret batches of private records: of gradients, as in DP-SGD, or of other rows, class by class.
 
 One release is one Poisson sample, one gradient for each record in it, one clip over all parameters together, one exact
 sum, and one Gaussian noise on that sum; it is divided by the expected batch, because the size of the sample is secret.
+At user level the sample is one of users, and brings all of their images up to the declared cap.
 Reference: Abadi et al. 2016, "Deep Learning with Differential Privacy", algorithm 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from veilset.data.spec import ImageSet, to_unit_range
+from veilset.engines.feature_sums import first_rows_of_each_user
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.errors import ConfigError
-from veilset.privacy.bounds import Adjacency, GroupedSum, clip_rows, sum_sensitivity
-from veilset.privacy.events import Event, Gaussian, PoissonSampled
+from veilset.privacy.bounds import Adjacency, GroupedSum, clip_rows, sum_sensitivity, with_total
+from veilset.privacy.events import Event, Gaussian, PoissonSampled, steps
+from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.release import Door
 from veilset.privacy.sampling import poisson_draw
 
@@ -32,6 +36,10 @@ ROWS_AT_ONCE = {"cpu": 2, "cuda": 64}
 """That are clipped together: as above, and without effect on the result."""
 
 
+Rows = Callable[[Tensor, Tensor], Tensor]
+"""(inputs, labels) -> one row for each record, from that record alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradientTerms:
     """The public side of a release: a plan is made from this alone."""
@@ -39,6 +47,10 @@ class GradientTerms:
     declared_size: int
     expected_batch: int
     clip_norm: float
+    rows_per_user: int | None = None
+    """The cap at user level, None at record level."""
+    total_weight: float = 0.0
+    """Of a record count that goes with every row; none where it is 0."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.expected_batch <= self.declared_size:
@@ -58,7 +70,7 @@ class GradientTerms:
 
 
 class ClippedGradients:
-    """Releases mean gradients of private images, each from a fresh sample.
+    """Releases mean gradients of private images, or other sums of rows, each from a fresh sample.
 
     Args:
         records_at_once: how many records a forward pass takes; changes rounding and memory, and nothing else.
@@ -67,10 +79,15 @@ class ClippedGradients:
     def __init__(
         self, images: ImageSet, terms: GradientTerms, *, device: torch.device, records_at_once: int | None = None
     ) -> None:
-        self.terms, self.device = terms, device
+        self.terms, self.device, self.num_classes = terms, device, images.spec.num_classes
         self.records_at_once = records_at_once or RECORDS_AT_ONCE[device.type]
+        valid, self._users, self._num_units = images.valid, None, len(images)
+        if terms.rows_per_user is not None:
+            valid = valid & first_rows_of_each_user(images, terms.rows_per_user)
+            self._users = torch.as_tensor(images.user_numbers(), dtype=torch.int64)
+            self._num_units = int(self._users.max()) + 1 if len(images) else 0
         self._pixels, self._labels, self._valid = (
-            column.to(device) for column in (images.pixels, images.labels, images.valid)
+            column.to(device) for column in (images.pixels, images.labels, valid)
         )
 
     def release(self, gradients: PerSampleGradients, door: Door, noise_multiplier: float) -> list[Tensor]:
@@ -78,30 +95,56 @@ class ClippedGradients:
 
         What it costs is `terms.event`. An empty sample is a release like any other: noise alone.
         """
-        draw = poisson_draw(len(self._labels), self.terms.rate, door.noise)
-        noisy = door.release_sum(self.clipped_sum(gradients, draw.indices), noise_multiplier, draw=draw)
-        return gradients.shaped(noisy[0] / self.terms.expected_batch)
+        return gradients.shaped(self._noisy_sums(gradients, 1, door, noise_multiplier)[0] / self.terms.expected_batch)
 
-    def clipped_sum(self, gradients: PerSampleGradients, sample: Tensor) -> GroupedSum:
-        """The exact sum of the clipped gradients of the records at `sample`: private until the door adds its noise.
+    def release_by_class(self, rows_of: Rows, door: Door, noise_multiplier: float) -> Tensor:
+        """Noisy sums of the clipped rows of each class, (classes, numbers). The cost is the same: a record has one."""
+        return self._noisy_sums(rows_of, self.num_classes, door, noise_multiplier)
 
-        A record whose gradient is not finite adds nothing, and neither does a null record.
+    def _noisy_sums(self, rows_of: Rows, num_groups: int, door: Door, noise_multiplier: float) -> Tensor:
+        draw = poisson_draw(self._num_units, self.terms.rate, door.noise)
+        total = self.clipped_sum(rows_of, self._records(draw.indices), num_groups)
+        return door.release_sum(total, noise_multiplier, draw=draw)
+
+    def _records(self, units: Tensor) -> Tensor:
+        return units if self._users is None else torch.isin(self._users, units).nonzero().flatten()
+
+    def clipped_sum(self, rows_of: Rows, sample: Tensor, num_groups: int = 1) -> GroupedSum:
+        """The exact sum of the clipped rows of the records at `sample`: private until the door adds its noise.
+
+        A record whose row is not finite adds nothing, and neither does a null record. With several groups a record is
+        added to that of its label.
         """
-        total = GroupedSum(1, device=self.device)
+        total = GroupedSum(num_groups, rows_per_unit=self.terms.rows_per_user, device=self.device)
+        at_once = ROWS_AT_ONCE[self.device.type]
         for places in sample.to(self.device).split(self.records_at_once):
-            rows = self._rows(gradients, places)
-            for some in rows.split(ROWS_AT_ONCE[self.device.type]):
+            groups = self._labels[places] if num_groups > 1 else torch.zeros_like(places)
+            rows = self._rows(rows_of, places)
+            for some, their_groups in zip(rows.split(at_once), groups.split(at_once), strict=True):
                 bounded = clip_rows(some, self.terms.clip_norm, dtype=torch.float32)
-                total.add(bounded, torch.zeros(len(some), dtype=torch.int64, device=self.device))
+                weight = self.terms.total_weight
+                total.add(with_total(bounded, weight) if weight else bounded, their_groups)
         return total
 
-    def _rows(self, gradients: PerSampleGradients, places: Tensor) -> Tensor:
+    def _rows(self, rows_of: Rows, places: Tensor) -> Tensor:
         """Batches have a fixed shape, so that a record's row cannot depend on how many others there are through the
         choice of a numerical kernel. Places beyond the sample hold black images, whose rows are left out."""
         number = len(places)
         inputs = torch.zeros(self.records_at_once, *self._pixels.shape[1:], device=self.device)
         labels = torch.zeros(self.records_at_once, dtype=torch.int64, device=self.device)
         inputs[:number], labels[:number] = to_unit_range(self._pixels[places]), self._labels[places]
-        rows = gradients(inputs, labels)[:number]
+        rows = rows_of(inputs, labels)[:number]
         null_records = (~self._valid[places]).nonzero().flatten()
         return rows.index_fill_(0, null_records, 0)
+
+
+def last_step(ledger: PrivacyLedger, event: Event, *, done: int, planned: int) -> int:
+    """Where a loop of releases ends that has `done` some: where it was planned to or, after a crash, where plan and
+    reserve are used up. What was charged and lost is not bought again, so a resumed loop may be a little shorter.
+
+    At least 1: a loop that cannot pay for anything is refused by the ledger.
+    """
+    if not ledger.resumed:
+        return planned
+    left = (steps(ledger.planned) + steps(ledger.reserve) - ledger.charged)[event]
+    return max(1, min(planned, done + left))

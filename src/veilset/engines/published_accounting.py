@@ -17,6 +17,9 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 from veilset.errors import ConfigError
+from veilset.privacy.accounting import renyi_epsilon
+from veilset.privacy.bounds import Adjacency
+from veilset.privacy.events import Gaussian, PoissonSampled, Repeated
 
 Renyi = Callable[[float], float]
 ORDERS = range(2, 257)
@@ -81,3 +84,23 @@ def calibrate_classic_gaussian(epsilon: float, delta: float) -> float:
     log_delta = math.log(1 / delta)
     root_cost = epsilon / (math.sqrt(log_delta + epsilon) + math.sqrt(log_delta))
     return 1 / (math.sqrt(2) * root_cost) * (1 + 1e-12)
+
+
+def sampled_gaussian_epsilon(noise_multiplier: float, rate: float, count: int, delta: float) -> float:
+    """`count` Gaussian releases on Poisson samples, by Renyi accounting under add/remove as Opacus and the PSG code do.
+
+    Converted as by Canonne, Kamath and Steinke (2020). Sound, and looser than the kernel's price.
+    """
+    event = Repeated(count, PoissonSampled(rate, Gaussian(noise_multiplier)))
+    epsilon = renyi_epsilon(event, delta, Adjacency.ADD_REMOVE)
+    assert epsilon is not None, "this event has a Renyi bound"
+    return epsilon
+
+
+def calibrate_sampled_gaussian(epsilon: float, rate: float, count: int, delta: float) -> float:
+    """The noise multiplier at which `sampled_gaussian_epsilon` is `epsilon`."""
+
+    def excess(log_noise: float) -> float:
+        return sampled_gaussian_epsilon(math.exp(log_noise), rate, count, delta) - epsilon
+
+    return math.exp(brentq(excess, math.log(0.05), math.log(1e5), xtol=1e-6))

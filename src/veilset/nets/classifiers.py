@@ -22,9 +22,19 @@ def dropout(values: Tensor, rate: float, generator: torch.Generator) -> Tensor:
 def materialise(module: nn.Module, generator: torch.Generator) -> None:
     """Gives memory to a module built on the meta device, and to its norms the start values 1 and 0."""
     module.to_empty(device=generator.device)
+    reset_norms(module)
+
+
+def reset_norms(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
             layer.reset_parameters()
+
+
+def restart(module: nn.Module, generator: torch.Generator) -> None:
+    """New weights in the old tensors, where a CUDA graph expects them."""
+    reset_norms(module)
+    initialise(module, generator)
 
 
 class PaperCnn(nn.Module):
@@ -93,12 +103,10 @@ class LeNet5(nn.Module):
 class ConvNet(nn.Module):
     """Three times conv 3x3 128, instance norm, ReLU, average-pool 2; then one dense layer (317,706 weights for MNIST).
 
-    28 pixels a side become 32 by the padding of the first layer. Reference: PSG (Chen et al. 2022).
+    28 pixels a side become 32 by the padding of the first layer. Reference: PSG (Chen et al. 2022), whose width is 128.
     """
 
-    WIDTH = 128
-
-    def __init__(self, spec: ImageSpec, generator: torch.Generator) -> None:
+    def __init__(self, spec: ImageSpec, generator: torch.Generator, *, width: int = 128) -> None:
         super().__init__()
         padding = [3 if side == 28 else 1 for side in (spec.height, spec.width)]
         rows, columns = (
@@ -106,20 +114,20 @@ class ConvNet(nn.Module):
         )
         with torch.device("meta"):
             self.convs = nn.ModuleList(
-                nn.Conv2d(before, self.WIDTH, 3, padding=pad)
-                for before, pad in (
-                    (spec.channels, (padding[0], padding[1])),
-                    (self.WIDTH, (1, 1)),
-                    (self.WIDTH, (1, 1)),
-                )
+                nn.Conv2d(before, width, 3, padding=pad)
+                for before, pad in ((spec.channels, (padding[0], padding[1])), (width, (1, 1)), (width, (1, 1)))
             )
-            self.norms = nn.ModuleList(nn.GroupNorm(self.WIDTH, self.WIDTH) for _ in self.convs)
-            self.dense = nn.Linear(self.WIDTH * rows * columns, spec.num_classes)
+            self.norms = nn.ModuleList(nn.GroupNorm(width, width) for _ in self.convs)
+            self.dense = nn.Linear(width * rows * columns, spec.num_classes)
         materialise(self, generator)
         initialise(self, generator)
 
     def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
+        return self.dense(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the dense layer sees: (n, numbers)."""
         hidden = images
         for conv, norm in zip(self.convs, self.norms, strict=True):
             hidden = F.avg_pool2d(F.relu(norm(conv(hidden))), 2)
-        return self.dense(hidden.flatten(1))
+        return hidden.flatten(1)

@@ -1,0 +1,187 @@
+"""NDPDC, nonlinear private dataset condensation: a few images per class with the mean features of the private ones.
+
+Paper: Zheng and Li, "Differentially Private Dataset Condensation" (2023); after its abstract, and distribution matching
+(Zhao and Bilen 2023) where it does not say more.
+Released, once per step: for every class the sum of the features of a secret Poisson sample of private images by a
+random, untrained network, each image's features clipped, and a weighted record count, with Gaussian noise once.
+Unit of privacy: one record (or one user with a cap, where users are sampled).
+Why the bound holds: an image's features are its own and clipped by the kernel; with the count of weight w its row has
+norm sqrt(clip^2 + w^2), and it enters the sum of its own class only. All records are drawn at one public rate, whatever
+their class: the number of records of a class shows in noisy counts alone. Networks come from a public seed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from veilset.data.spec import Images, ImageSet, ImageSpec
+from veilset.engines.checkpointing import keep, restore
+from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, last_step
+from veilset.engines.gradient_matching import FreePixels, Standard
+from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
+from veilset.errors import ConfigError
+from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.nets.classifiers import ConvNet, restart
+from veilset.nets.image_sets import FixedImages
+from veilset.privacy.bounds import Adjacency
+from veilset.privacy.claim import Published
+from veilset.privacy.events import NOTHING, Event, Repeated
+
+CHECKPOINT_EVERY = 500
+"""Releases: as many as are charged at once."""
+HISTORY_EVERY = 50
+CPU_SPEED = 6e10
+"""Operations a second in convolutions on two cores, rough."""
+DOING = "matching private features"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NdpdcConfig:
+    """Settings of NDPDC; a comment says where a default comes from."""
+
+    images_per_class: int = 10  # as PSG, beside which it is compared
+    steps: int = 10_000  # paper
+    group: int = 50  # paper: records of a class in a sample, if classes are even
+    width: int = 128  # paper: 2048 features for 28 pixels a side
+    clip_norm: float = 1.0  # paper
+    total_weight: float = 0.15  # the count's weight beside features of length 1: costs 1 % more noise
+    mean: float = 0.1307  # of MNIST, as PSG: declared, never measured
+    deviation: float = 0.3081
+    pixel_rate: float = 1.0  # distribution matching; falls to 0 along a cosine, so that late noise is averaged out
+    pixel_momentum: float = 0.5  # distribution matching
+
+    def __post_init__(self) -> None:
+        for name in ("images_per_class", "steps", "group", "width"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
+        for name in ("clip_norm", "total_weight", "deviation", "pixel_rate"):
+            if not 1e-9 <= getattr(self, name) <= 1e9:
+                raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
+        if not (0 <= self.pixel_momentum < 1 and abs(self.mean) <= 1e3):
+            raise ConfigError("pixel_momentum below 1 and a mean of pixels", "others", "Correct the options.")
+
+    @property
+    def standard(self) -> Standard:
+        return Standard(self.mean, self.deviation)
+
+
+@register
+class Ndpdc:
+    """Noisy class-wise sums of random features over Poisson samples, matched by a small set of images."""
+
+    name: ClassVar[str] = "ndpdc"
+    summary: ClassVar[str] = "a few images per class with the noisy mean features of many random networks"
+    paper: ClassVar[str] = "Zheng and Li 2023"
+    Config: ClassVar[type] = NdpdcConfig
+    assumptions: ClassVar[tuple[str, ...]] = (
+        *ASSUMPTIONS,
+        "the constants by which images are standardised are declared, not measured on the data",
+    )
+    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+
+    def terms(self, config: NdpdcConfig, facts: PublicFacts) -> GradientTerms:
+        return GradientTerms(
+            declared_size=facts.declared_size, expected_batch=config.group * facts.spec.num_classes,
+            clip_norm=config.clip_norm, rows_per_user=facts.rows_per_user, total_weight=config.total_weight,
+        )  # fmt: skip
+
+    def events(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return Repeated(config.steps, self.terms(config, facts).event(noise_multiplier, facts.adjacency))
+
+    def reserve(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return NOTHING  # a resumed run leaves out its last steps instead
+
+    def published_config(self, config: NdpdcConfig) -> NdpdcConfig:
+        return config
+
+    def published_noise(self, config: NdpdcConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        return calibrate_sampled_gaussian(epsilon, self.terms(config, facts).rate, config.steps, delta)
+
+    def published_claim(
+        self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float, delta: float
+    ) -> Published:
+        epsilon = sampled_gaussian_epsilon(noise_multiplier, self.terms(config, facts).rate, config.steps, delta)
+        return Published(epsilon, "conservative", "Zheng and Li 2023: Renyi bound for Poisson samples")
+
+    def forecast(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
+        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
+        row_bound = math.hypot(config.clip_norm, config.total_weight) * (facts.rows_per_user or 1)
+        sensitivity = row_bound * (2 if replaced else 1)
+        numbers = ConvNet(spec, torch.Generator(), width=config.width).dense.in_features
+        images = spec.num_classes * (config.group + 6 * config.images_per_class)
+        pixels = spec.height * spec.width
+        layers = 9 * config.width * (spec.channels + config.width * 5 / 16)
+        # Features of a class agree by about one half; what is matched is a sum over all releases.
+        signal = config.group * config.clip_norm / 2 * math.sqrt(config.steps)
+        return Forecast(
+            signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
+            seconds=10 + config.steps * images * 2 * layers * pixels / CPU_SPEED,
+            megabytes=(facts.declared_size * spec.num_values) / 1e6 + 500,
+            released=f"{config.steps:,} times, for each class, a noisy sum of {numbers:,} bounded features and a count "
+            f"over secret samples; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at "
+            f"most {sensitivity:.4g}",
+        )
+
+    def build(self, config: NdpdcConfig, spec: ImageSpec) -> FixedImages:
+        return FixedImages(spec, config.images_per_class)
+
+    def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:
+        assert isinstance(images, ImageSet)
+        spec, draws = context.facts.spec, context.generator("ndpdc networks")
+        terms = self.terms(config, context.facts)
+        private = ClippedGradients(images, terms, device=context.device)
+        network = ConvNet(spec, draws, width=config.width).requires_grad_(False)
+        made = FreePixels(spec, config.images_per_class, config.standard, context.generator("ndpdc images"))
+        optimiser = torch.optim.SGD(made.parameters(), lr=config.pixel_rate, momentum=config.pixel_momentum)
+        counts = torch.zeros(spec.num_classes, dtype=torch.float64, device=context.device)
+        done = restore(context.checkpoints, "set", made, optimiser, draws, {"counts": counts})
+        event = terms.event(context.noise_multiplier, context.facts.adjacency)
+        last = last_step(context.door.ledger, event, done=done, planned=config.steps)
+        context.progress(DOING, done, last)
+        for step in range(done, last):
+            restart(network, draws)
+            sums = private.release_by_class(
+                lambda inputs, _: network.features(config.standard.of(inputs)), context.door, context.noise_multiplier
+            )
+            counts += sums[:, -1] / config.total_weight
+            targets = (sums[:, :-1] / mean_counts(counts / (step + 1), config.group)).float()
+            optimiser.param_groups[0]["lr"] = config.pixel_rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+            distance = match_means(network, made, optimiser, targets, config.clip_norm)
+            if (step + 1) % HISTORY_EVERY == 0:
+                context.history("matching distance", step + 1, float(distance))
+            if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+                keep(context.checkpoints, "set", step + 1, made, optimiser, draws, {"counts": counts})
+            context.progress(DOING, step + 1, last)
+        return FixedImages.of(spec, config.standard.undone(made()))
+
+    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
+        assert isinstance(model, FixedImages)
+        return model.sample(labels, generator)
+
+
+def mean_counts(counts: Tensor, even: float) -> Tensor:
+    """Records of each class in a sample, (classes, 1), from the mean of noisy counts. A class whose count is near or
+    below zero is treated as if it had a tenth of its even share."""
+    return counts.clamp(min=0.1 * even)[:, None]
+
+
+def match_means(
+    network: ConvNet, made: FreePixels, optimiser: torch.optim.Optimizer, targets: Tensor, clip_norm: float
+) -> Tensor:
+    """One step of the set towards class means of features like `targets`; returns the squared distance before it."""
+    features = network.features(made())
+    # Clipped, as those of the private images are.
+    features = features * (clip_norm / features.norm(dim=1, keepdim=True).clamp(min=clip_norm))
+    by_class = features.reshape(len(targets), -1, features.shape[1])
+    distance = (by_class.mean(dim=1) - targets).square().sum()
+    optimiser.zero_grad()
+    # Times the images of a class, so that the step of an image does not depend on how many there are.
+    (by_class.shape[1] * distance).backward()
+    optimiser.step()
+    made.keep_to_range()
+    return distance.detach()

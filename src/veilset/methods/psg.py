@@ -1,0 +1,234 @@
+"""PSG, Private Set Generation: a few images per class, moved until a network learns from them what it learns from the
+private ones.
+
+Paper: Chen, Kerkouche and Fritz, "Private Set Generation with Discriminative Information" (2022), algorithms 1 and 2.
+Released, runs x rounds x steps times: the mean gradient of a network over a secret Poisson sample of private images,
+each image's gradient clipped over all weights together, with Gaussian noise once on the sum.
+Unit of privacy: one record (or one user with a cap, where users are sampled).
+Why the bound holds: an image's gradient is its own and clipped by the kernel, so adding or removing it moves the sum by
+at most the clip; samples are drawn afresh by the kernel. The network is drawn from a public seed and trained on the
+synthetic images alone, which are functions of earlier releases: no private image leaves a trace anywhere else.
+The labels of the synthetic images are fixed, the same number for every class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from veilset.data.spec import Images, ImageSet, ImageSpec
+from veilset.engines.checkpointing import keep, restore
+from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, last_step
+from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching, Standard
+from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
+from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
+from veilset.errors import ConfigError
+from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.nets.classifiers import ConvNet, restart
+from veilset.nets.image_sets import FixedImages, labels_of
+from veilset.privacy.bounds import Adjacency
+from veilset.privacy.claim import Published
+from veilset.privacy.events import NOTHING, Event, Repeated
+
+CHECKPOINT_EVERY = 500
+"""Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
+HISTORY_EVERY = 50
+CPU_SPEED = 6e10
+"""Operations a second in convolutions on two cores, rough."""
+DOING = "matching private gradients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PsgConfig:
+    """Settings of PSG; a comment says where a default comes from."""
+
+    preset: str = "paper"
+    images_per_class: int = 10  # paper: 1, 10, 20 or 50
+    prior: bool = False  # images of a generator with fixed latent codes instead of free pixels: algorithm 2
+    runs: int = 1000  # paper, for epsilon 10: 200 for epsilon 1
+    rounds: int = 0  # 0 for the paper's: as many as images per class, or 2 with the prior
+    steps: int = 10  # paper: releases of a round
+    epochs: int = 0  # between two rounds; 0 for the paper's: 500 / images per class, or 10 with the prior
+    width: int = 128  # paper
+    expected_batch: int = 256  # paper
+    clip_norm: float = 0.1  # paper
+    mean: float = 0.1307  # paper, for MNIST: declared, never measured
+    deviation: float = 0.3081  # paper, for MNIST
+    pixel_rate: float = 0.1  # paper
+    pixel_momentum: float = 0.5  # paper
+    network_rate: float = 0.01  # paper
+    network_batch: int = 256  # paper
+    latent_size: int = 10  # paper
+    channels: int = 128
+    prior_rate: float = 0.01  # paper
+
+    def __post_init__(self) -> None:
+        whole = ("images_per_class", "runs", "steps", "width", "expected_batch", "network_batch", "latent_size")
+        for name in (*whole, "channels"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
+        for name in ("rounds", "epochs"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} of at least 0", f"{getattr(self, name)}", "0 stands for the paper's.")
+        for name in ("clip_norm", "deviation", "pixel_rate", "network_rate", "prior_rate"):
+            if not 1e-9 <= getattr(self, name) <= 1e9:
+                raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
+        if not (0 <= self.pixel_momentum < 1 and abs(self.mean) <= 1e3):
+            raise ConfigError("pixel_momentum below 1 and a mean of pixels", "others", "Correct the options.")
+
+    @property
+    def schedule(self) -> tuple[int, int]:
+        """Rounds of a run, and epochs between two of them (T and J of the paper)."""
+        rounds, epochs = (2, 10) if self.prior else (self.images_per_class, max(1, 500 // self.images_per_class))
+        return self.rounds or rounds, self.epochs or epochs
+
+    @property
+    def steps_of_a_run(self) -> int:
+        return self.schedule[0] * self.steps
+
+    @property
+    def releases(self) -> int:
+        return self.runs * self.steps_of_a_run
+
+    @property
+    def standard(self) -> Standard:
+        return Standard(self.mean, self.deviation)
+
+
+@register
+class Psg:
+    """Noisy clipped gradients over Poisson samples, matched by a small set of images."""
+
+    name: ClassVar[str] = "psg"
+    summary: ClassVar[str] = "a few images per class on which a network has the noisy gradients of the private ones"
+    paper: ClassVar[str] = "Chen et al. 2022"
+    Config: ClassVar[type] = PsgConfig
+    assumptions: ClassVar[tuple[str, ...]] = (
+        *ASSUMPTIONS,
+        "the constants by which images are standardised are declared, not measured on the data",
+    )
+    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        # For two CPU cores: a hundredth of the steps, so longer ones, and a narrow network.
+        "small": {"runs": 40, "rounds": 4, "steps": 5, "epochs": 10, "width": 32, "pixel_rate": 10.0},
+    }
+
+    def terms(self, config: PsgConfig, facts: PublicFacts) -> GradientTerms:
+        return GradientTerms(
+            declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
+            rows_per_user=facts.rows_per_user,
+        )  # fmt: skip
+
+    def events(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return Repeated(config.releases, self.terms(config, facts).event(noise_multiplier, facts.adjacency))
+
+    def reserve(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return NOTHING  # a resumed run leaves out its last steps instead
+
+    def published_config(self, config: PsgConfig) -> PsgConfig:
+        return config
+
+    def published_noise(self, config: PsgConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        return calibrate_sampled_gaussian(epsilon, self.terms(config, facts).rate, config.releases, delta)
+
+    def published_claim(
+        self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float, delta: float
+    ) -> Published:
+        epsilon = sampled_gaussian_epsilon(noise_multiplier, self.terms(config, facts).rate, config.releases, delta)
+        return Published(epsilon, "conservative", "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus")
+
+    def forecast(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
+        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
+        sensitivity = config.clip_norm * (facts.rows_per_user or 1) * (2 if replaced else 1)
+        network = ConvNet(spec, torch.Generator(), width=config.width)
+        numbers = sum(value.numel() for value in network.parameters())
+        # Clipped gradients of natural images agree by about a third; what is matched is a sum over all releases.
+        signal = config.expected_batch * config.clip_norm / 3 * math.sqrt(config.releases)
+        rounds, epochs = config.schedule
+        images = spec.num_classes * config.images_per_class
+        passes = 3 * config.expected_batch + 9 * images + 3 * images * epochs / config.steps * (rounds - 1) / rounds
+        return Forecast(
+            signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
+            seconds=10 + config.releases * (passes * 2 * multiplications(config, spec) / CPU_SPEED),
+            megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 400,
+            released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
+            f"{config.expected_batch} images; {'replacing' if replaced else 'adding or removing'} one {facts.unit} "
+            f"moves a sum by at most {sensitivity:.4g}",
+        )
+
+    def build(self, config: PsgConfig, spec: ImageSpec) -> FixedImages:
+        return FixedImages(spec, config.images_per_class)
+
+    def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:
+        assert isinstance(images, ImageSet)
+        spec, draws = context.facts.spec, context.generator("psg networks")
+        terms = self.terms(config, context.facts)
+        private = ClippedGradients(images, terms, device=context.device)
+        network = ConvNet(spec, draws, width=config.width)
+        gradients = PerSampleGradients(network, losses=standardised_losses(config.standard))
+        made = start(config, spec, context.generator("psg images"))
+        matching = matching_of(config, network, made, labels_of(spec, config.images_per_class, context.device))
+        done = kept = restore(context.checkpoints, "set", made, matching.optimiser, draws)
+        event = terms.event(context.noise_multiplier, context.facts.adjacency)
+        last = last_step(context.door.ledger, event, done=done, planned=config.releases)
+        context.progress(DOING, done, last)
+        for step in range(done, last):
+            place = step % config.steps_of_a_run + 1
+            if place == 1:
+                restart(network, draws)
+            matching.match(private.release(gradients, context.door, context.noise_multiplier))
+            if place % config.steps == 0 and place < config.steps_of_a_run:
+                matching.train(config.schedule[1], draws)
+            if (step + 1) % HISTORY_EVERY == 0:
+                context.history("matching distance", step + 1, float(matching.distance))
+            ends = place == config.steps_of_a_run and step + 1 - kept >= CHECKPOINT_EVERY
+            if ends or step + 1 == last:
+                keep(context.checkpoints, "set", step + 1, made, matching.optimiser, draws)
+                kept = step + 1
+            context.progress(DOING, step + 1, last)
+        return FixedImages.of(spec, config.standard.undone(made()))
+
+    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
+        assert isinstance(model, FixedImages)
+        return model.sample(labels, generator)
+
+
+def start(config: PsgConfig, spec: ImageSpec, draws: torch.Generator) -> FreePixels | GeneratedImages:
+    """The set before anything was released: noise, or what an untrained generator makes of its codes."""
+    if not config.prior:
+        return FreePixels(spec, config.images_per_class, config.standard, draws)
+    return GeneratedImages(
+        spec, config.images_per_class, config.standard, draws, latent_size=config.latent_size, channels=config.channels
+    )
+
+
+def matching_of(
+    config: PsgConfig, network: nn.Module, made: FreePixels | GeneratedImages, labels: Tensor
+) -> GradientMatching:
+    optimiser: torch.optim.Optimizer
+    if config.prior:
+        optimiser = torch.optim.Adam(made.parameters(), lr=config.prior_rate, capturable=labels.is_cuda)
+    else:
+        optimiser = torch.optim.SGD(made.parameters(), lr=config.pixel_rate, momentum=config.pixel_momentum)
+    return GradientMatching(
+        network, made, labels, optimiser, network_rate=config.network_rate, batch=config.network_batch
+    )
+
+
+def standardised_losses(standard: Standard) -> Losses:
+    def losses(network: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropies(network, standard.of(inputs), labels)
+
+    return losses
+
+
+def multiplications(config: PsgConfig, spec: ImageSpec) -> int:
+    """Of one forward pass of one image."""
+    pixels = spec.height * spec.width
+    return 9 * config.width * pixels * spec.channels + 9 * config.width**2 * (pixels // 4 + pixels // 16)

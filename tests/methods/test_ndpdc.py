@@ -1,0 +1,79 @@
+"""NDPDC: what is released of a class, and that the set follows from the releases alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from contract.cases import TINY, make_images
+from contract.sensitivity import run_world
+
+import veilset
+from veilset.data.spec import ImageSpec
+from veilset.engines.gradient_matching import FreePixels, Standard
+from veilset.errors import ConfigError
+from veilset.methods.base import PublicFacts, make_config
+from veilset.methods.ndpdc import Ndpdc, NdpdcConfig, match_means, mean_counts
+from veilset.nets.classifiers import ConvNet
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.events import PoissonSampled, steps
+from veilset.randomness import named_generator
+
+MNIST = ImageSpec(height=28, width=28, channels=1, class_names=tuple("0123456789"))
+
+
+def world(images: Any, transcript: Any = None) -> tuple[Any, Any]:
+    """A fit without noise that is shown a given transcript: its door, and the set it made."""
+    made = []
+
+    class Keeping(Ndpdc):
+        def fit(self, *arguments: Any) -> Any:
+            made.append(super().fit(*arguments))
+
+    facts = PublicFacts(spec=images.spec, declared_size=20, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+    door = run_world(Keeping(), make_config(Ndpdc(), TINY["ndpdc"]), facts, images, transcript=transcript)
+    return door, made[0].values
+
+
+def test_all_records_are_drawn_at_one_public_rate() -> None:
+    plan = veilset.plan(MNIST, method="ndpdc", epsilon=1.0, declared_size=60_000)
+    ((event, count),) = steps(plan.planned).items()
+    assert count == 10_000
+    assert isinstance(event, PoissonSampled)
+    assert event.rate == 500 / 60_000
+
+
+def test_given_the_same_releases_the_set_is_the_same_whatever_the_private_images_are() -> None:
+    door, made = world(make_images((7, 5, 3)))
+    other, same = world(make_images((2, 9, 9), seed=1), door.outputs)
+    assert torch.equal(made, same)
+    assert any(not torch.equal(a.values, b.values) for a, b in zip(door.captures, other.captures, strict=True))
+
+
+def test_a_release_has_a_row_of_features_and_a_count_for_every_class() -> None:
+    door, _ = world(make_images((7, 5, 3)))
+    assert [tuple(out.shape) for out in door.outputs] == [(3, 4 + 1)] * 4
+    assert door.captures[0].allowed == pytest.approx((1 + 0.15**2) ** 0.5)
+
+
+def test_a_class_without_a_positive_count_is_taken_for_a_small_one() -> None:
+    assert mean_counts(torch.tensor([40.0, 0.0, -3.0]), 50).tolist() == [[40.0], [5.0], [5.0]]
+
+
+def test_matching_brings_the_mean_features_of_a_class_to_their_targets() -> None:
+    spec, standard = ImageSpec(height=8, width=8, channels=1, class_names=("a", "b")), Standard(0.5, 0.25)
+    network = ConvNet(spec, named_generator(0, "weights"), width=4).requires_grad_(False)
+    made = FreePixels(spec, 3, standard, named_generator(0, "set"))
+    other = FreePixels(spec, 3, standard, named_generator(1, "set"))
+    features = network.features(other().detach())
+    targets = (features / features.norm(dim=1, keepdim=True).clamp(min=1)).reshape(2, 3, -1).mean(1)
+    optimiser = torch.optim.SGD(made.parameters(), lr=1.0, momentum=0.5)
+    distances = [float(match_means(network, made, optimiser, targets, 1.0)) for _ in range(40)]
+    assert distances[-1] < 0.2 * distances[0]
+
+
+@pytest.mark.parametrize("settings", [{"steps": 0}, {"clip_norm": 0.0}, {"total_weight": 0.0}, {"deviation": 0.0}])
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        NdpdcConfig(**settings)
