@@ -14,6 +14,7 @@ import pytest
 
 import veilset
 from veilset.data.spec import ImageSet
+from veilset.engines import teaching_settings
 from veilset.errors import BudgetExceeded, LedgerError, RunError
 from veilset.methods.plan import Plan
 from veilset.model import Model
@@ -50,6 +51,7 @@ def progress_calls(images: ImageSet, plan: Plan, path: Path) -> int:
 
 @pytest.fixture(autouse=True)
 def _checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teaching_settings, "CHECKPOINT_EVERY", 2)
     for method in veilset.all_methods().values():
         module = sys.modules[type(method).__module__]
         monkeypatch.setattr(module, "CHECKPOINT_EVERY", 2, raising=False)

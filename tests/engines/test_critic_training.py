@@ -332,7 +332,7 @@ def test_steps_of_a_cuda_graph_train_as_plain_ones_and_keep_shards_apart(at_once
     graphed, plain, grown = stacks
     for stack in stacks:
         stack.at_once = at_once
-    plain._bench(-(-COUNT // -(-COUNT // at_once))).take_step.plain_only = True
+    plain._bench(-(-COUNT // -(-COUNT // at_once)), critic_losses).take_step.plain_only = True
     for stack in stacks:
         stack.train(pool("cuda"), 12)
     assert all(bench.take_step.graph is not None for bench in graphed.benches.values())

@@ -19,12 +19,11 @@ from torch import Tensor
 
 import veilset
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.engines import critic_training
+from veilset.engines import critic_training, shard_teaching, teaching_settings
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.shard_batches import Draw as Batch
 from veilset.engines.shard_batches import ImageShards
 from veilset.errors import BudgetExceeded, ConfigError, UnsupportedEvent
-from veilset.methods import gs_wgan
 from veilset.methods.base import PublicFacts
 from veilset.methods.gs_wgan import GsWgan, GsWganConfig
 from veilset.methods.plan import Plan
@@ -216,7 +215,7 @@ def test_hostile_critics_stay_within_the_bound(config: GsWganConfig) -> None:
 
 @pytest.mark.usefixtures("_hostile_critics")
 def test_a_sum_that_counts_one_row_for_a_shard_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gs_wgan, "sum_shards", sum_rows)
+    monkeypatch.setattr(shard_teaching, "sum_shards", sum_rows)
     assert any("allowed 1" in found for found in search(TOGETHER))
 
 
@@ -227,7 +226,7 @@ def test_extra_rows_in_a_sum_are_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         total.add(rows, torch.zeros(len(rows), dtype=torch.int64))
         return total
 
-    monkeypatch.setattr(gs_wgan, "sum_shards", twice)
+    monkeypatch.setattr(shard_teaching, "sum_shards", twice)
     assert any("moved by 4" in found for found in search(TOGETHER))
 
 
@@ -247,12 +246,12 @@ def test_extra_rows_in_a_turn_get_the_noise_of_their_number(released: list[Any],
 def test_one_step_more_than_planned_is_refused(
     accounting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = gs_wgan.teach
+    plain = shard_teaching.teach
 
     def off_by_one(generator: Any, critics: Any, lesson: Any, effort: Any, **rest: Any) -> None:
         plain(generator, critics, lesson, replace(effort, steps=effort.steps + 1), **rest)
 
-    monkeypatch.setattr(gs_wgan, "teach", off_by_one)
+    monkeypatch.setattr(shard_teaching, "teach", off_by_one)
     images = make_images()
     with pytest.raises(BudgetExceeded, match="Nothing was released"):
         execute(images, tiny_plan(images, "gs-wgan", accounting=accounting), tmp_path / "run", allow_published=True)
@@ -284,8 +283,8 @@ def test_a_turn_by_another_schedule_than_planned_is_refused(tmp_path: Path) -> N
 @pytest.fixture
 def _checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CHECKPOINT_EVERY", "CHECKPOINT_EVERY_TURNS"):
-        monkeypatch.setattr(gs_wgan, name, 2)
-    monkeypatch.setattr(gs_wgan, "CHECKPOINT_EVERY_WARM_STEPS", 1)
+        monkeypatch.setattr(teaching_settings, name, 2)
+    monkeypatch.setattr(shard_teaching, "CHECKPOINT_EVERY_WARM_STEPS", 1)
 
 
 @pytest.mark.usefixtures("_checkpoints_often")

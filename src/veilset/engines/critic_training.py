@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +63,10 @@ class PooledFakes:
         return self.pool[labels, (chances[..., 0] * self.pool.shape[1]).long()]
 
 
+Losses = Callable[[Critics, Ready, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""As `critic_losses`."""
+
+
 class CriticStack:
     """One critic for every shard.
 
@@ -71,6 +75,7 @@ class CriticStack:
         batch: images of a critic's step.
         draws: on any device; for the first weights, which are public.
         workspace: bytes for the critics that are in work at once.
+        rate: learning rate.
     """
 
     def __init__(
@@ -81,8 +86,10 @@ class CriticStack:
         batch: int,
         draws: torch.Generator,
         workspace: int | None = None,
+        rate: float = RATE,
     ) -> None:
         self.net, self.shards, self.batch, self.device = net, shards, batch, shards.device
+        self.rate = rate
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         spare = spare_bytes(net, shards.count, batch, self.device)
         workspace = min(WORKSPACE[self.device.type], spare // 2) if workspace is None else workspace
@@ -95,12 +102,16 @@ class CriticStack:
             "second moments": torch.zeros_like(weights),
             "steps": torch.zeros(shards.count, dtype=torch.int64, device=self.device),
         }
-        self.benches: dict[int, _Bench] = {}
+        self.benches: dict[tuple[int, Losses], _Bench] = {}
 
-    def train(self, fakes: Fakes, steps: int, which: Tensor | None = None) -> None:
-        """Takes `steps` steps of all critics, or of those numbered `which` (each at most once)."""
+    def train(self, fakes: Fakes, steps: int, which: Tensor | None = None, losses: Losses | None = None) -> None:
+        """Takes `steps` steps of all critics, or of those numbered `which` (each at most once).
+
+        Args:
+            losses: those of WGAN-GP unless given.
+        """
         for some, number in self._pieces(which):
-            bench = self._bench(len(some))
+            bench = self._bench(len(some), losses or critic_losses)
             for name, value in bench.state.items():
                 torch.index_select(self.state[name], 0, some, out=value)
             for _ in range(steps):
@@ -155,6 +166,14 @@ class CriticStack:
         for name, value in self.state.items():
             value.copy_(state[name])
 
+    def redraw(self, draws: torch.Generator, which: Tensor | None = None) -> None:
+        """New critics in the place of all, or of those numbered `which`: their first weights come from `draws`."""
+        some = self._numbers(which)
+        drawn = zip(("weights", "vectors"), self.net.draw(len(some), draws), strict=True)
+        fresh = {name: value.to(self.device) for name, value in drawn}
+        for name, value in self.state.items():
+            value[some] = fresh.get(name, 0)
+
     def renew_adam(self) -> None:
         """Forgets what Adam knows; the critics keep their weights, and their shards draw from the first batch on."""
         for name in ("first moments", "second moments", "steps"):
@@ -176,22 +195,22 @@ class CriticStack:
         for some in which.split(size):
             yield torch.cat([some, some[-1:].expand(size - len(some))]), len(some)
 
-    def _bench(self, size: int) -> _Bench:
-        if size not in self.benches:
-            self.benches[size] = _Bench(self.net, self.shards, self.state, size, self.batch, self.dtype)
-        return self.benches[size]
+    def _bench(self, size: int, losses: Losses) -> _Bench:
+        if (size, losses) not in self.benches:
+            self.benches[size, losses] = _Bench(self, size, losses)
+        return self.benches[size, losses]
 
 
 class _Bench:
     """Memory of its own for the critics in work, as a CUDA graph works at fixed addresses; they come and go."""
 
-    def __init__(
-        self, net: Critics, shards: ImageShards, state: Mapping[str, Tensor], size: int, batch: int, dtype: torch.dtype
-    ) -> None:
-        self.net, self.dtype = net, dtype
-        self.state = {name: torch.zeros_like(value[:1]).repeat_interleave(size, 0) for name, value in state.items()}
-        images = torch.zeros(size, batch, *net.spec.shape, device=shards.device)
-        labels = torch.zeros(size, batch, dtype=torch.int64, device=shards.device)
+    def __init__(self, stack: CriticStack, size: int, losses: Losses) -> None:
+        self.net, self.dtype, self.rate, self.losses = stack.net, stack.dtype, stack.rate, losses
+        self.state = {
+            name: torch.zeros_like(value[:1]).repeat_interleave(size, 0) for name, value in stack.state.items()
+        }
+        images = torch.zeros(size, stack.batch, *stack.net.spec.shape, device=stack.device)
+        labels = torch.zeros(size, stack.batch, dtype=torch.int64, device=stack.device)
         example = [images, images, labels, images[:, :, 0, 0, 0], labels[:, 0] > 0]
         self.take_step = GraphedStep(self.step, example, [])
 
@@ -201,12 +220,13 @@ class _Bench:
         with torch.enable_grad():
             leaf = weights.detach().requires_grad_()
             ready = self.net.ready(leaf, vectors, self.dtype)
-            loss = critic_losses(self.net, ready, real, fake, labels, mix).sum()
+            loss = self.losses(self.net, ready, real, fake, labels, mix).sum()
             (gradients,) = torch.autograd.grad(loss, leaf)
         # Moments that never saw a gradient move nothing, so the critic of an empty shard stays as it was drawn.
         gradients = torch.where(trained[:, None], gradients, 0.0)
         self.state["steps"] += 1
-        adam(weights, gradients, self.state["first moments"], self.state["second moments"], self.state["steps"])
+        moments = (self.state[name] for name in ("first moments", "second moments", "steps"))
+        adam(weights, gradients, *moments, self.rate)
 
 
 def critic_losses(net: Critics, ready: Ready, real: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> Tensor:
@@ -223,13 +243,15 @@ def critic_losses(net: Critics, ready: Ready, real: Tensor, fake: Tensor, labels
 
 
 @fused_on_cuda
-def adam(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, steps: Tensor) -> Tensor:
+def adam(
+    weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, steps: Tensor, rate: float = RATE
+) -> Tensor:
     """A step of Adam in place, with the number of steps of each row's own critic."""
     after_first, after_second = (1 - beta ** steps[:, None].double() for beta in BETAS)
     first.lerp_(gradients, 1 - BETAS[0])
     second.lerp_(gradients.square(), 1 - BETAS[1])
     length = (second / after_second.float()).sqrt() + TINY
-    return weights.sub_(first / length * (RATE / after_first).float())
+    return weights.sub_(first / length * (rate / after_first).float())
 
 
 def bytes_kept(net: Critics) -> int:

@@ -6,6 +6,7 @@ the batches of every other, and so spread one record over all critics.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -46,10 +47,16 @@ class ImageShards:
         pixels = torch.cat([images.pixels[order], images.pixels.new_zeros(1, *images.spec.shape)])
         labels = torch.cat([images.labels[order], images.labels.new_zeros(1)])
         starts = torch.where(sizes > 0, sizes.cumsum(0) - sizes, len(order))
-        self.count, self.device = count, device
+        self.count, self.seed, self.device = count, seed, device
         self.pixels, self.labels = pixels.to(device), labels.to(device)
         self.sizes, self.starts = sizes.to(device), starts.to(device)
         self.keys = stream_keys(seed, "shard", count).to(device)
+
+    def with_streams(self, name: str) -> ImageShards:
+        """The same images, drawn by other random streams: those of `name`."""
+        other = copy(self)
+        other.keys = stream_keys(self.seed, f"shard/{name}", self.count).to(self.device)
+        return other
 
     def draw(self, which: Tensor, steps: Tensor, batch: int, numbers: int) -> Draw:
         """A mini-batch of each of the shards `which`, the one of its step in `steps`."""

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -14,71 +14,16 @@ from torch import Tensor, nn
 
 import veilset.methods as folder
 from veilset.data.spec import Images, ImageSpec
-from veilset.engines.checkpointing import Checkpoints
+from veilset.engines.contexts import FitContext as FitContext
+from veilset.engines.contexts import Forecast as Forecast
+from veilset.engines.contexts import OpenContext as OpenContext
+from veilset.engines.contexts import Progress as Progress
+from veilset.engines.contexts import PublicFacts as PublicFacts
 from veilset.errors import ConfigError
-from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Published
 from veilset.privacy.events import Event
-from veilset.privacy.release import Door
-from veilset.randomness import named_generator
 from veilset.sketch_file import Layout
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, steps done, steps in all)."""
-History = Callable[[str, int, float], None]
-"""Called with (name, step, value), such as ("matching loss", 50, 0.31); names alike up to a "/" share a figure.
-
-The values may depend on private images in any way: they are kept in the vault and drawn on the owner's page alone.
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicFacts:
-    """All a plan may depend on. The exact number of records is not among it: under add/remove it is private."""
-
-    spec: ImageSpec
-    declared_size: int
-    adjacency: Adjacency
-    unit: Unit
-    rows_per_user: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """What to expect before anything is spent."""
-
-    signal_to_noise: float
-    """Length of the typical released signal over the length of its noise; below about 1 nothing is learned."""
-    seconds: float
-    """On two CPU cores; rough."""
-    megabytes: float
-    released: str
-    """One sentence: what leaves the vault, how often, and why its bound holds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenContext:
-    """All that open-side work is given beside released values: nothing in it leads to private images."""
-
-    facts: PublicFacts
-    seed: int
-    device: torch.device
-    checkpoints: Checkpoints
-    progress: Progress
-    history: History = lambda *_: None
-
-    def generator(self, name: str) -> torch.Generator:
-        return named_generator(self.seed, name, self.device)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitContext(OpenContext):
-    """All a fit is given beside its config and the images."""
-
-    door: Door
-    noise_multiplier: float
-    shard_key: bytes
-    """Secret key that assigns records to shards: drawn once per data set, the same after a resume."""
 
 
 class Synthesizer(Protocol):

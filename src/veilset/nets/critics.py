@@ -98,7 +98,7 @@ class DenseBlock:
 class Ready(NamedTuple):
     """Weights of a forward pass: matrices (critics, outputs, inputs) divided by their norms, and biases.
 
-    The last two matrices are linear layer and embedding, the last bias is that of the linear layer.
+    First those of the blocks; then a critic has linear layer and embedding, and a bias of the linear layer.
     """
 
     matrices: list[Tensor]
@@ -110,9 +110,10 @@ class Critics:
 
     def __init__(self, spec: ImageSpec, blocks: Sequence[Block]) -> None:
         self.spec, self.blocks = spec, tuple(blocks)
-        last = math.prod(self.blocks[-1].out_shape)
-        self.matrices = [*((block.outputs, block.inputs) for block in blocks), (1, last), (spec.num_classes, last)]
-        self.biases = [*(block.outputs for block in blocks), 1]
+        linear, embeddings = self._head(math.prod(self.blocks[-1].out_shape))
+        self.with_bias = [*((block.outputs, block.inputs) for block in blocks), linear]
+        self.matrices = [*self.with_bias, *embeddings]
+        self.biases = [outputs for outputs, _ in self.with_bias]
         self.num_weights = sum(rows * columns for rows, columns in self.matrices) + sum(self.biases)
         self.num_vectors = sum(rows + columns for rows, columns in self.matrices)
 
@@ -129,12 +130,12 @@ class Critics:
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """First weights and singular vectors of `count` critics, by torch's default laws."""
-        pieces = [_uniform(count, rows * inputs, inputs, generator) for rows, inputs in self.matrices[:-1]]
-        pieces.append(torch.randn(count, math.prod(self.matrices[-1]), generator=generator, device=generator.device))
+        pieces = [_uniform(count, rows * inputs, inputs, generator) for rows, inputs in self.with_bias]
         pieces += [
-            _uniform(count, size, inputs, generator)
-            for size, (_, inputs) in zip(self.biases, self.matrices[:-1], strict=True)
+            torch.randn(count, math.prod(shape), generator=generator, device=generator.device)
+            for shape in self.matrices[len(self.with_bias) :]
         ]
+        pieces += [_uniform(count, rows, inputs, generator) for rows, inputs in self.with_bias]
         vectors = torch.randn(count, self.num_vectors, generator=generator, device=generator.device)
         return torch.cat(pieces, dim=1), torch.cat([F.normalize(v, dim=1) for v in self._vectors(vectors)], dim=1)
 
@@ -164,7 +165,8 @@ class Critics:
         One batch for all critics is given without their dimension: (n, channels, height, width) and (n,).
         """
         last = self._hidden(ready, images)[-1].flatten(2)
-        return (last.float() * _directions(ready, labels).float()).sum(2) + ready.biases[-1].float()
+        directions, offsets = self._last_layer(ready, labels)
+        return (last.float() * directions.float()).sum(2) + offsets.float()
 
     def image_gradients(self, ready: Ready, images: Tensor, labels: Tensor) -> Tensor:
         """Gradients of the scores with respect to the images, (critics, n, channels, height, width) in float32.
@@ -175,11 +177,25 @@ class Critics:
         """
         with torch.no_grad():
             active = [hidden > 0 for hidden in self._hidden(ready, images)]
-        gradients = _directions(ready, labels)
-        for block, matrix, on in zip(self.blocks[::-1], ready.matrices[-3::-1], active[::-1], strict=True):
+        gradients, _ = self._last_layer(ready, labels)
+        matrices = ready.matrices[: len(self.blocks)]
+        for block, matrix, on in zip(self.blocks[::-1], matrices[::-1], active[::-1], strict=True):
             passed = gradients.reshape(on.shape) * on
             gradients = block.transposed(passed.reshape(len(on), -1, block.outputs) @ matrix)
         return gradients.movedim(4, 2).float()
+
+    def _head(self, last: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+        """Shapes after the blocks, which end in `last` numbers: the linear layer's, and those of embeddings."""
+        return (1, last), [(self.spec.num_classes, last)]
+
+    def _last_layer(self, ready: Ready, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What an image's last activations are multiplied with, (critics, n, activations), and what is then added.
+
+        A product with one-hot labels, because the gradient of picking rows is added up in an order of chance on CUDA.
+        """
+        linear, embedding = ready.matrices[-2:]
+        one_hot = F.one_hot(labels, embedding.shape[1]).to(embedding.dtype)
+        return linear + one_hot.expand(len(linear), -1, -1) @ embedding, ready.biases[-1]
 
     def _hidden(self, ready: Ready, images: Tensor) -> list[Tensor]:
         """Activations after every block; a shared batch becomes every critic's own after the first."""
@@ -230,13 +246,3 @@ def _check_width(width: int) -> None:
 def _uniform(count: int, size: int, inputs: int, generator: torch.Generator) -> Tensor:
     draw = torch.rand(count, size, generator=generator, device=generator.device)
     return (2 * draw - 1) * inputs**-0.5
-
-
-def _directions(ready: Ready, labels: Tensor) -> Tensor:
-    """What an image's last activations are multiplied with, (critics, n, activations).
-
-    A product with one-hot labels, because the gradient of picking rows is added up in an order of chance on CUDA.
-    """
-    linear, embedding = ready.matrices[-2:]
-    one_hot = F.one_hot(labels, embedding.shape[1]).to(embedding.dtype)
-    return linear + one_hot.expand(len(linear), -1, -1) @ embedding

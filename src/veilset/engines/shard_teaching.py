@@ -1,0 +1,200 @@
+"""What methods have in common whose generator is taught by private networks, each on its own shard of the images.
+
+Together: a teacher's wish for one batch of generated images is one row of length 1, and the sum over teachers is
+released, once a step. In turn, as published: one teacher a step, and what it wants of each of B images, clipped to C / B,
+is a row. However a teacher comes to its wishes, a step is one release of them: that is what `events` prices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from veilset.data.shards import assign_shards
+from veilset.data.spec import Images, ImageSet, ImageSpec
+from veilset.engines.contexts import FitContext, Forecast, PublicFacts
+from veilset.engines.critic_training import CriticStack, bytes_kept
+from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
+from veilset.engines.shard_batches import ImageShards
+from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, teach
+from veilset.engines.teaching_settings import TeachingSettings, seconds_for
+from veilset.engines.warm_start import warm_start
+from veilset.nets.frequencies import LowFrequencies
+from veilset.nets.generators import UpsamplingGenerator
+from veilset.nets.jitter import jitter_of
+from veilset.nets.spectral_generators import SpectralGenerator
+from veilset.nets.stacked_generators import Generators
+from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_shards
+from veilset.privacy.claim import Published
+from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated, ShardTouched
+from veilset.privacy.sampling import Draw, shard_draw
+from veilset.randomness import initialise
+
+CHECKPOINT_EVERY_WARM_STEPS = 500
+CLIP = 1.0
+"""Of the gradient in one image, in the paper."""
+
+
+class ShardTaught:
+    """A method but for its name, its settings and its teachers."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    Config: ClassVar[type]
+    papers_settings: ClassVar[Mapping[str, Any]]
+    """Where they differ from the defaults."""
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "a record keeps its id and so its shard; each critic sees its own shard, released values and public draws only",
+    )
+    # The paper replaces a record in its place. By a hash of their ids, records that are added or removed change one
+    # shard as well, at the same price; one that is replaced by another may change two.
+    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+
+    def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
+        step = Gaussian(noise_multiplier)
+        if config.in_turn:
+            return Repeated(config.steps, ShardTouched(config.shards, config.turns, step))
+        return Repeated(config.steps, step)
+
+    def reserve(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return NOTHING  # after a crash training ends a little earlier
+
+    def published_config(self, config: TeachingSettings) -> TeachingSettings:
+        default, papers = self.Config(), self.papers_settings
+        return replace(config, **{k: v for k, v in papers.items() if getattr(config, k) == getattr(default, k)})
+
+    def published_noise(self, config: TeachingSettings, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        rows = config.images_per_step
+        return calibrate_wbk(epsilon, 1 / config.shards, config.steps * rows, delta) / math.sqrt(rows)
+
+    def published_claim(
+        self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float, delta: float
+    ) -> Published:
+        rows = config.images_per_step
+        epsilon = wbk_epsilon(noise_multiplier * math.sqrt(rows), 1 / config.shards, config.steps * rows, delta)
+        source = f"{self.paper}: every row amplified by a draw of its own, although all rows of a step share one"
+        return Published(epsilon, "refuted", source)
+
+    def forecast(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Forecast:
+        spec = facts.spec
+        answers = 1 if config.in_turn else config.shards
+        numbers = config.images_per_step * (spec.num_values if config.in_turn else config.coarse_numbers(spec))
+        sensitivity = 2 if config.in_turn else _sensitivity(facts)
+        signal, noise = answers * math.sqrt(config.steps) / 2, noise_multiplier * sensitivity * math.sqrt(numbers)
+        # Critics are there three times while a checkpoint is written; rows are there in three forms of 8 bytes.
+        critics, rows = 3 * config.shards * bytes_kept(config.net(spec)), 24 * answers * numbers
+        return Forecast(
+            signal_to_noise=signal / noise,
+            seconds=10 + seconds_for(config.products(spec)),
+            megabytes=500 + 1e-6 * (facts.declared_size * spec.num_values + critics + rows),
+            released=_sentence(config, facts, numbers),
+        )
+
+    def build(self, config: TeachingSettings, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:
+        if config.in_turn:
+            return SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels)
+        return UpsamplingGenerator(
+            spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
+        )
+
+    def teachers(self, config: Any, critics: CriticStack) -> Teachers:
+        """Critics, or whatever else has one answer for each shard from that shard alone."""
+        return critics
+
+    def fit(self, config: TeachingSettings, images: Images, context: FitContext) -> nn.Module:
+        assert isinstance(images, ImageSet)
+        spec = images.spec
+        shard_of = assign_shards(images, config.shards, context.shard_key, context.facts.unit.value)
+        shards = ImageShards(images, shard_of, config.shards, seed=context.seed, device=context.device)
+        critics = CriticStack(
+            config.net(spec), shards, batch=config.critic_batch, draws=context.generator(f"{self.name} critics")
+        )  # fmt: skip
+        teachers = self.teachers(config, critics)
+        generator = self.build(config, spec).to(context.device)
+        initialise(generator, context.generator(f"{self.name} weights"))
+        draws = context.generator(f"{self.name} latents")
+        if isinstance(generator, SpectralGenerator):
+            _warm_start(config, critics, context.generator(f"{self.name} local generators"), context)
+            lesson: Lesson = _in_turn(config, generator, teachers, draws, context)
+        else:
+            lesson = _together(config, generator, teachers, draws, context)
+        teach(
+            generator, teachers, lesson, config.effort, draws=draws, checkpoints=context.checkpoints,
+            may_end_early=context.door.ledger.resumed > 0,
+            progress=lambda done, total: context.progress("teaching the generator", done, total),
+        )  # fmt: skip
+        return generator
+
+    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
+        assert isinstance(model, UpsamplingGenerator | SpectralGenerator)
+        return model.sample(labels, generator)
+
+
+def _together(
+    config: TeachingSettings,
+    generator: UpsamplingGenerator,
+    teachers: Teachers,
+    draws: torch.Generator,
+    context: FitContext,
+) -> Together:
+    def release(rows: Tensor) -> Tensor:
+        return context.door.release_sum(sum_shards(normalise_rows(rows)), context.noise_multiplier)[0]
+
+    return Together(
+        generator=generator, teachers=teachers, images=config.images_per_step, pool=config.pool,
+        frequencies=LowFrequencies(generator.spec, config.frequencies, context.device),
+        teacher_steps=config.critic_steps, warm_up=config.warm_up, release=release, draws=draws,
+    )  # fmt: skip
+
+
+def _in_turn(
+    config: TeachingSettings,
+    generator: SpectralGenerator,
+    teachers: Teachers,
+    draws: torch.Generator,
+    context: FitContext,
+) -> InTurn:
+    def release(rows: Tensor, turn: Draw) -> Tensor:
+        # The gradient of a mean over images: each of them holds 1 / images of the paper's clip norm.
+        return context.door.release_rows(clip_rows(rows, CLIP / len(rows)), context.noise_multiplier, draw=turn)
+
+    return InTurn(
+        generator=generator, teachers=teachers, images=config.images_per_step, teacher_steps=config.critic_steps,
+        turn=lambda step: shard_draw(step, config.shards, config.turns, context.door.noise),
+        release=release, draws=draws,
+    )  # fmt: skip
+
+
+def _warm_start(config: TeachingSettings, critics: CriticStack, draws: torch.Generator, context: FitContext) -> None:
+    warm_start(
+        critics,
+        Generators(context.facts.spec, config.critic_width, config.latent_size),
+        steps=config.warm_up, critic_steps=config.critic_steps, draws=draws,
+        checkpoints=context.checkpoints, checkpoint_every=CHECKPOINT_EVERY_WARM_STEPS,
+        progress=lambda done, total: context.progress("warming up the critics", done, total),
+    )  # fmt: skip
+
+
+def _sensitivity(facts: PublicFacts) -> int:
+    """Of a sum over shards, in rows."""
+    return 4 if facts.adjacency is Adjacency.REPLACE else 2
+
+
+def _sentence(config: TeachingSettings, facts: PublicFacts, numbers: int) -> str:
+    replaced = facts.adjacency is Adjacency.REPLACE
+    change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+    if config.in_turn:
+        whose = "the answers of at most two critics" if replaced else "the answers of its own critic alone"
+        return (
+            f"{config.steps} times what one of {config.shards} critics wants of {config.images_per_step} images, with "
+            f"noise; {change} {whose}, by at most 2 clip norms an image"
+        )
+    return (
+        f"{config.steps} times a noisy sum over {config.shards} critics of {numbers} bounded numbers; {change} it by "
+        f"at most {_sensitivity(facts)}"
+    )

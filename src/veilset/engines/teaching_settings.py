@@ -1,0 +1,118 @@
+"""Settings of methods in which a generator is taught by critics on shards, and what a fit with them costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+
+from veilset.data.spec import ImageSpec
+from veilset.engines.teaching import Effort
+from veilset.errors import ConfigError
+from veilset.nets.critics import Critics, conv_critics, dense_critics
+from veilset.nets.jitter import jitter_of
+from veilset.nets.spectral_generators import SpectralGenerator
+from veilset.privacy.events import Schedule
+
+CHECKPOINT_EVERY = 100
+CHECKPOINT_EVERY_TURNS = 2000
+"""Less often: the paper's critics, with what Adam knows of them, are 13 GB."""
+CRITICS = {"dense": dense_critics, "conv": conv_critics}
+TEACHERS = ("together", "in-turn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeachingSettings:
+    """Defaults marked as the paper's are those of GS-WGAN (Chen et al. 2020)."""
+
+    teachers: str = "together"
+    schedule: str = "uniform"  # paper; of critics in turn
+    shards: int = 1000  # paper
+    steps: int = 1000
+    images_per_step: int = 32  # paper
+    critic: str = "dense"
+    critic_width: int = 32
+    critic_batch: int = 16
+    critic_steps: int = 4
+    warm_up: int = 50
+    pool: int = 8
+    frequencies: int = 12
+    jitter: str = "objects"
+    latent_size: int = 16
+    channels: int = 64
+    learning_rate: float = 0.002
+
+    def __post_init__(self) -> None:
+        whole = ("shards", "steps", "images_per_step", "critic_width", "critic_batch", "critic_steps", "pool")
+        for name in (*whole, "frequencies", "latent_size", "channels"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
+        if self.warm_up < 0 or not 1e-9 <= self.learning_rate <= 1:
+            raise ConfigError("warm_up of at least 0 and learning_rate up to 1", "others", "Correct the options.")
+        for name, known in (("critic", CRITICS), ("teachers", TEACHERS), ("schedule", get_args(Schedule))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} {' or '.join(known)}", f"{getattr(self, name)!r}", "Correct the option.")
+        jitter_of(self.jitter)
+
+    @property
+    def in_turn(self) -> bool:
+        return self.teachers == "in-turn"
+
+    def net(self, spec: ImageSpec) -> Critics:
+        return CRITICS[self.critic](spec, self.critic_width)
+
+    @property
+    def turns(self) -> Schedule:
+        return "round-robin" if self.schedule == "round-robin" else "uniform"
+
+    def coarse_numbers(self, spec: ImageSpec) -> int:
+        """Of an image in the basis of low frequencies."""
+        return spec.channels * min(self.frequencies, spec.height) * min(self.frequencies, spec.width)
+
+    @property
+    def effort(self) -> Effort:
+        if self.in_turn:  # as in the paper; its average has another warm-up, which is forgotten after 9,000 steps
+            return Effort(
+                steps=self.steps, learning_rate=self.learning_rate, fading=False, betas=(0.5, 0.9), average=0.999,
+                checkpoint_every=CHECKPOINT_EVERY_TURNS,
+            )  # fmt: skip
+        return Effort(
+            steps=self.steps, learning_rate=self.learning_rate, fading=True, betas=(0.5, 0.99), average=0.99,
+            checkpoint_every=CHECKPOINT_EVERY,
+        )  # fmt: skip
+
+    def step_products(self, spec: ImageSpec) -> float:
+        """Multiplications of one step of one critic, roughly."""
+        net = self.net(spec)
+        # Three passes forward and back, and its weights and moments through memory a few times.
+        return 9 * self.critic_batch * net.products + 300 * net.num_weights
+
+    def image_products(self, spec: ImageSpec) -> float:
+        """Multiplications that one image of the paper's generator takes."""
+        with torch.device("meta"):
+            return SpectralGenerator(spec, latent_size=self.latent_size, channels=self.channels).products
+
+    def products(self, spec: ImageSpec) -> float:
+        """Multiplications of a fit, roughly."""
+        products, batch, images = self.net(spec).products, self.critic_batch, self.images_per_step
+        step = self.step_products(spec)
+        teaching = self.steps * (self.critic_steps * step + 2 * images * products)
+        if not self.in_turn:
+            return self.shards * (teaching + self.warm_up * step)
+        # Local generators mirror their critics; the generator makes fakes forward, and learns forward and back.
+        game = self.critic_steps * (step + batch * products) + 5 * batch * products
+        fakes = self.steps * (self.critic_steps * batch + 3 * images)
+        return self.shards * self.warm_up * game + teaching + fakes * self.image_products(spec)
+
+
+PAPER: dict[str, Any] = {
+    "teachers": "in-turn", "steps": 20_000, "critic": "conv", "critic_width": 64, "critic_batch": 32,
+    "critic_steps": 5, "warm_up": 2000, "jitter": "none", "latent_size": 10, "channels": 256, "learning_rate": 1e-4,
+}  # fmt: skip
+"""Of GS-WGAN, where they differ from the defaults."""
+
+
+def seconds_for(products: float) -> float:
+    """On two CPU cores; rough."""
+    return 2 * products / 2.5e10
