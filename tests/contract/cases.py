@@ -21,6 +21,19 @@ from veilset.methods.plan import Plan
 METHODS = tuple(veilset.all_methods())
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
+SHARD_TAUGHT: dict[str, Any] = {
+    "shards": 5,
+    "steps": 4,
+    "images_per_step": 3,
+    "critic_width": 4,
+    "critic_batch": 2,
+    "critic_steps": 1,
+    "warm_up": 1,
+    "pool": 2,
+    "frequencies": 4,
+    "latent_size": 2,
+    "channels": 8,
+}
 TINY: dict[str, dict[str, Any]] = {
     "dp-merf": {
         "frequencies": 8,
@@ -30,19 +43,8 @@ TINY: dict[str, dict[str, Any]] = {
         "steps": 5,
         "images_per_step": 6,
     },
-    "gs-wgan": {
-        "shards": 5,
-        "steps": 4,
-        "images_per_step": 3,
-        "critic_width": 4,
-        "critic_batch": 2,
-        "critic_steps": 1,
-        "warm_up": 1,
-        "pool": 2,
-        "frequencies": 4,
-        "latent_size": 2,
-        "channels": 8,
-    },
+    "dpac": {**SHARD_TAUGHT, "classifier_from": 1, "fake_steps": 1, "real_steps": 2},
+    "gs-wgan": SHARD_TAUGHT,
     "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 4},
     "psg": {
         "images_per_class": 4,
@@ -71,6 +73,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 QUICKEST: dict[str, dict[str, Any]] = {
     "dp-merf": {"steps": 1},
+    "dpac": {},
     "gs-wgan": {},
     "ndpdc": {"steps": 2, "group": 15},
     "psg": {"rounds": 1, "expected_batch": 50},

@@ -1,8 +1,8 @@
 """What methods have in common whose generator is taught by private networks, each on its own shard of the images.
 
 Together: a teacher's wish for one batch of generated images is one row of length 1, and the sum over teachers is
-released, once a step. In turn, as published: one teacher a step, and what it wants of each of B images, clipped to C / B,
-is a row. However a teacher comes to its wishes, a step is one release of them: that is what `events` prices.
+released, once a step. In turn, as published: one teacher a step, and what it wants of each of B images, clipped to
+C / B, is a row. However a teacher comes to its wishes, a step is one release of them: that is what `events` prices.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from veilset.data.shards import assign_shards
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.contexts import FitContext, Forecast, PublicFacts
-from veilset.engines.critic_training import CriticStack, bytes_kept
+from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
 from veilset.engines.shard_batches import ImageShards
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, teach
-from veilset.engines.teaching_settings import TeachingSettings, seconds_for
+from veilset.engines.teaching_settings import TeachingSettings
 from veilset.engines.warm_start import warm_start
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
@@ -86,12 +86,11 @@ class ShardTaught:
         numbers = config.images_per_step * (spec.num_values if config.in_turn else config.coarse_numbers(spec))
         sensitivity = 2 if config.in_turn else _sensitivity(facts)
         signal, noise = answers * math.sqrt(config.steps) / 2, noise_multiplier * sensitivity * math.sqrt(numbers)
-        # Critics are there three times while a checkpoint is written; rows are there in three forms of 8 bytes.
-        critics, rows = 3 * config.shards * bytes_kept(config.net(spec)), 24 * answers * numbers
+        rows = 24 * answers * numbers  # in three forms of 8 bytes
         return Forecast(
             signal_to_noise=signal / noise,
-            seconds=10 + seconds_for(config.products(spec)),
-            megabytes=500 + 1e-6 * (facts.declared_size * spec.num_values + critics + rows),
+            seconds=10 + 2 * config.products(spec) / 2.5e10,
+            megabytes=500 + 1e-6 * (facts.declared_size * spec.num_values + config.bytes_of_teachers(spec) + rows),
             released=_sentence(config, facts, numbers),
         )
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import torch
 
 from veilset.data.spec import ImageSpec
+from veilset.engines.critic_training import bytes_kept
 from veilset.engines.teaching import Effort
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
@@ -82,6 +83,10 @@ class TeachingSettings:
             checkpoint_every=CHECKPOINT_EVERY,
         )  # fmt: skip
 
+    def bytes_of_teachers(self, spec: ImageSpec) -> int:
+        """At most: critics are there three times while a checkpoint is written."""
+        return 3 * self.shards * bytes_kept(self.net(spec))
+
     def step_products(self, spec: ImageSpec) -> float:
         """Multiplications of one step of one critic, roughly."""
         net = self.net(spec)
@@ -111,8 +116,3 @@ PAPER: dict[str, Any] = {
     "critic_steps": 5, "warm_up": 2000, "jitter": "none", "latent_size": 10, "channels": 256, "learning_rate": 1e-4,
 }  # fmt: skip
 """Of GS-WGAN, where they differ from the defaults."""
-
-
-def seconds_for(products: float) -> float:
-    """On two CPU cores; rough."""
-    return 2 * products / 2.5e10
