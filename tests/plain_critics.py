@@ -54,6 +54,10 @@ class PlainCritic(nn.Module):
                 values = hidden.permute(0, 2, 3, 1).flatten(1) if hidden.dim() == 4 else hidden
                 hidden = F.linear(values, self.normed(place), self.biases[place]).relu()
         last = hidden.permute(0, 2, 3, 1).flatten(1) if hidden.dim() == 4 else hidden
+        return self.scored(last, labels)
+
+    def scored(self, last: Tensor, labels: Tensor) -> Tensor:
+        """From the last activations."""
         linear = F.linear(last, self.normed(len(self.left) - 2), self.biases[-1]).squeeze(1)
         return linear + (F.embedding(labels, self.normed(len(self.left) - 1)) * last).sum(1)
 
