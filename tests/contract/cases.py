@@ -43,7 +43,7 @@ TINY: dict[str, dict[str, Any]] = {
         "steps": 5,
         "images_per_step": 6,
     },
-    "dpac": {**SHARD_TAUGHT, "classifier_from": 1, "fake_steps": 1, "real_steps": 2},
+    "dpac": {**SHARD_TAUGHT, "classifier_start": 0.25, "fake_steps": 1, "real_steps": 2},
     "gs-wgan": SHARD_TAUGHT,
     "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 4},
     "psg": {

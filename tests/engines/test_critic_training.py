@@ -205,6 +205,33 @@ def test_with_a_new_adam_critics_keep_what_they_have_learned_and_nothing_else() 
     assert not any(stack.state[name].any() for name in ("first moments", "second moments", "steps"))
 
 
+def test_redrawn_critics_are_new_and_the_others_as_they_were() -> None:
+    stack = trained()
+    stack.redraw(named_generator(0, "new critics"), torch.tensor([3, 0]))
+    assert same(stack, trained(), list(range(COUNT))) == [1, 2, 4]
+    weights, vectors = CONV.draw(2, named_generator(0, "new critics"))
+    assert torch.equal(stack.state["weights"][[3, 0]], weights)
+    assert torch.equal(stack.state["vectors"][[3, 0]], vectors)
+    assert not any(stack.state[name][[3, 0]].any() for name in ("first moments", "second moments", "steps"))
+
+
+def test_critics_may_learn_by_another_loss_and_at_another_rate() -> None:
+    def larger_scores_of_real_images(
+        net: Critics, ready: Any, real: Tensor, fake: Tensor, labels: Tensor, mix: Tensor
+    ) -> Tensor:
+        return -net.scores(ready, real, labels).mean(1)
+
+    moved = []
+    for rate in (1e-4, 1e-3):
+        stack = CriticStack(CONV, shards_of(), batch=BATCH, draws=named_generator(0, "critics"), rate=rate)
+        stack.train(pool(), 1, losses=larger_scores_of_real_images)
+        moved.append(stack.state["weights"] - stack_of().state["weights"])
+    assert close(moved[1], 10 * moved[0], within=1e-3)
+    plain = stack_of()
+    plain.train(pool(), 1)
+    assert not close(moved[0], plain.state["weights"] - stack_of().state["weights"], within=0.1)
+
+
 def test_critics_that_do_not_fit_on_the_device_are_refused_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_memory_of", lambda device: 10**9)
     spec = spec_of(28, 28, 1, classes=10)

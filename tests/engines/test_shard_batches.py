@@ -72,6 +72,17 @@ def test_steps_shards_and_seeds_have_draws_of_their_own() -> None:
     assert chances(0, 0, 0) == several[0]
 
 
+def test_other_streams_draw_from_the_same_images_and_leave_the_first_ones_as_they_were() -> None:
+    shards = ImageShards(numbered(9), torch.arange(9) % 3, 3, seed=0, device=CPU)
+    before = rows_drawn(shards, 1)
+    others = [rows_drawn(shards.with_streams(name), 1) for name in ("one", "two", "one")]
+    assert torch.equal(others[0], others[2])
+    assert not torch.equal(others[0], others[1])
+    assert not torch.equal(others[0], before)
+    assert others[0].unique().tolist() == [1, 4, 7]
+    assert torch.equal(rows_drawn(shards, 1), before)
+
+
 def test_draws_do_not_depend_on_which_shards_draw_together() -> None:
     shards = ImageShards(numbered(9), torch.arange(9) % 3, 3, seed=0, device=CPU)
     together = shards.draw(torch.tensor([2, 0, 1]), torch.tensor([5, 6, 7]), 8, 2)

@@ -35,7 +35,7 @@ class DpacConfig(TeachingSettings):
     """
 
     critic_share: float = 0.8  # paper
-    classifier_from: int = 300  # the paper's share of its steps
+    classifier_start: float = 0.3  # paper: after 6000 of 20,000 steps
     fake_steps: int = 10  # paper
     real_steps: int = 10  # paper
     in_sequence: bool = True  # paper
@@ -44,23 +44,22 @@ class DpacConfig(TeachingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.critic_share <= 1:
-            raise ConfigError("a critic_share from 0 to 1", f"{self.critic_share}", "Correct the option.")
-        if not 0 <= self.classifier_from < self.steps:
-            raise ConfigError(
-                f"a classifier_from of at least 0 and below the number of steps, {self.steps}",
-                f"{self.classifier_from}",
-                "Let classifiers begin earlier, or use gs-wgan, which has none.",
-            )
+        for name in ("critic_share", "classifier_start"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} from 0 to 1", f"{getattr(self, name)}", "Correct the option.")
         if self.fake_steps < 0 or self.real_steps < 0 or self.fake_steps + self.real_steps == 0:
             raise ConfigError("fake_steps or real_steps, or both", "neither, or less", "Correct the options.")
         if not 1e-9 <= self.classifier_rate <= 1:
             raise ConfigError("a classifier_rate up to 1", f"{self.classifier_rate}", "Correct the option.")
 
     @property
+    def first_lesson(self) -> int:
+        return round(self.classifier_start * self.steps)
+
+    @property
     def curriculum(self) -> Curriculum:
         return Curriculum(
-            first_lesson=self.classifier_from, critic_share=self.critic_share, fake_steps=self.fake_steps,
+            first_lesson=self.first_lesson, critic_share=self.critic_share, fake_steps=self.fake_steps,
             real_steps=self.real_steps, in_sequence=self.in_sequence, fresh=self.fresh_classifiers,
             rate=self.classifier_rate,
         )  # fmt: skip
@@ -74,7 +73,7 @@ class DpacConfig(TeachingSettings):
         # A classifier's step is on one batch, a critic's on two and on what lies between them.
         learning = (self.fake_steps + self.real_steps) * self.step_products(spec) / (2 if self.in_sequence else 1)
         lesson = learning + 2 * self.images_per_step * self.net(spec).products
-        lessons = self.steps - self.classifier_from
+        lessons = self.steps - self.first_lesson
         if not self.in_turn:
             return super().products(spec) + lessons * self.shards * lesson
         fakes = self.critic_batch * (self.fake_steps + (0 if self.in_sequence else self.real_steps))
@@ -91,7 +90,7 @@ class Dpac(ShardTaught):
     )
     paper: ClassVar[str] = "Chen et al. 2023"
     Config: ClassVar[type] = DpacConfig
-    papers_settings: ClassVar[Mapping[str, Any]] = {**PAPER, "classifier_from": 6000}
+    papers_settings: ClassVar[Mapping[str, Any]] = PAPER
     assumptions: ClassVar[tuple[str, ...]] = (
         "a record keeps its id and so its shard; each critic and classifier sees its own shard, released values and "
         "public draws only",
