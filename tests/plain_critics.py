@@ -1,4 +1,4 @@
-"""One critic as anybody would write it, to hold a stack of them against: torch's own layers, autograd and Adam."""
+"""One critic, and one classifier, as anybody would write them, to hold a stack against: torch's own layers and Adam."""
 
 from __future__ import annotations
 
@@ -71,3 +71,16 @@ class PlainCritic(nn.Module):
         of_real, of_fake = self(real, labels), self(fake, labels)
         penalty = self.penalty(share * real + (1 - share) * fake, labels)
         return of_fake.mean() - of_real.mean() + 10 * penalty + 0.001 * of_real.square().mean()
+
+
+class PlainClassifier(PlainCritic):
+    """Row `number` of a stack, by torch's own layers."""
+
+    def scored(self, last: Tensor, labels: Tensor) -> Tensor:
+        logits = F.linear(last, self.normed(len(self.left) - 1), self.biases[-1])
+        others = torch.ones_like(logits).scatter_(1, labels[:, None], 0.0)
+        return logits.gather(1, labels[:, None]).squeeze(1) - (logits * others).sum(1) / others.sum(1)
+
+    def margin_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        margins = self(images, labels)
+        return -margins.mean() + 10 * self.penalty(images, labels) + 0.001 * margins.square().mean()

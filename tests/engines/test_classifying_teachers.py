@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bar_images import bars
-from plain_critics import spec_of
+from plain_critics import PlainClassifier, spec_of
 from small_stacks import BATCH, COUNT, DENSE, SIZES, pool, shards_of, shared_batch, stack_of
 from torch import Tensor
 
@@ -100,6 +100,27 @@ def test_a_lesson_starts_with_new_classifiers_from_public_weights() -> None:
     assert teachers.classifiers.state["steps"].tolist() == [5] * COUNT
     untrained = {lesson: classifiers_in(after(lesson))[1] for lesson in (2, 3)}  # the shard is empty
     assert not torch.equal(untrained[2], untrained[3])
+
+
+def test_after_a_lesson_a_classifier_is_as_if_trained_alone_by_torch() -> None:
+    teachers = after(2)
+    net, shards = teachers.classifiers.net, shards_of().with_streams("classifiers 1")
+    drawn_weights = net.draw(COUNT, named_generator(shards.seed, "classifiers 1"))
+    for number in (0, 2, 3, 4):
+        alone = PlainClassifier(net, *drawn_weights, number)
+        start = alone.row()
+        optimiser = torch.optim.Adam(alone.parameters(), lr=PLAN.rate, betas=(0.5, 0.9))
+        for step in range(PLAN.fake_steps + PLAN.real_steps):
+            drawn = shards.draw(torch.tensor([number]), torch.tensor([step]), BATCH, 2)
+            fakes = pool()(drawn.labels, drawn.chances[..., 1:])
+            alone.iterate()
+            optimiser.zero_grad()
+            images = fakes if step < PLAN.fake_steps else drawn.images
+            alone.margin_loss(images[0], drawn.labels[0]).backward()
+            optimiser.step()
+        found = teachers.classifiers.state["weights"][number]
+        assert float((alone.row() - start).norm()) > 0.05
+        assert float((found - alone.row()).norm()) < 2e-3 * float((alone.row() - start).norm())
 
 
 def test_classifiers_that_are_kept_go_on_learning() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
-from plain_critics import PlainCritic, spec_of
+from plain_critics import PlainClassifier, spec_of
 from torch import Tensor
 
 from veilset.nets.critics import conv_critics, dense_critics
@@ -16,15 +15,6 @@ COUNT, NUMBER = 3, 4
 LAYOUTS = [conv_critics(spec_of(12, 10, 1), 3), dense_critics(spec_of(9, 8, 3, classes=5), 5)]
 NETS = [Classifiers(layout.spec, layout.blocks) for layout in LAYOUTS]
 every_net = pytest.mark.parametrize("net", NETS, ids=["conv", "dense"])
-
-
-class PlainClassifier(PlainCritic):
-    """Row `number` of a stack, by torch's own layers."""
-
-    def scored(self, last: Tensor, labels: Tensor) -> Tensor:
-        logits = F.linear(last, self.normed(len(self.left) - 1), self.biases[-1])
-        others = torch.ones_like(logits).scatter_(1, labels[:, None], 0.0)
-        return logits.gather(1, labels[:, None]).squeeze(1) - (logits * others).sum(1) / others.sum(1)
 
 
 def batch(net: Classifiers) -> tuple[Tensor, Tensor]:
