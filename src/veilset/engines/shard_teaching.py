@@ -8,7 +8,6 @@ C / B, is a row. However a teacher comes to its wishes, a step is one release of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
 from veilset.engines.shard_batches import ImageShards
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, teach
-from veilset.engines.teaching_settings import TeachingSettings
+from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
@@ -45,9 +44,6 @@ class ShardTaught:
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    Config: ClassVar[type]
-    papers_settings: ClassVar[Mapping[str, Any]]
-    """Where they differ from the defaults."""
     assumptions: ClassVar[tuple[str, ...]] = (
         "a record keeps its id and so its shard; each critic sees its own shard, released values and public draws only",
     )
@@ -65,8 +61,8 @@ class ShardTaught:
         return NOTHING  # after a crash training ends a little earlier
 
     def published_config(self, config: TeachingSettings) -> TeachingSettings:
-        default, papers = self.Config(), self.papers_settings
-        return replace(config, **{k: v for k, v in papers.items() if getattr(config, k) == getattr(default, k)})
+        default = TeachingSettings()
+        return replace(config, **{k: v for k, v in PAPER.items() if getattr(config, k) == getattr(default, k)})
 
     def published_noise(self, config: TeachingSettings, facts: PublicFacts, epsilon: float, delta: float) -> float:
         rows = config.images_per_step

@@ -115,4 +115,4 @@ PAPER: dict[str, Any] = {
     "teachers": "in-turn", "steps": 20_000, "critic": "conv", "critic_width": 64, "critic_batch": 32,
     "critic_steps": 5, "warm_up": 2000, "jitter": "none", "latent_size": 10, "channels": 256, "learning_rate": 1e-4,
 }  # fmt: skip
-"""Of GS-WGAN, where they differ from the defaults."""
+"""Of GS-WGAN and of those that follow it, where they differ from the defaults."""

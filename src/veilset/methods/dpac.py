@@ -14,16 +14,15 @@ whatever the classifier has become. The number of images in a step is the planne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.classifying_teachers import ClassifyingTeachers, Curriculum
 from veilset.engines.critic_training import CriticStack, bytes_kept
 from veilset.engines.shard_teaching import ShardTaught
 from veilset.engines.teaching import Teachers
-from veilset.engines.teaching_settings import PAPER, TeachingSettings
+from veilset.engines.teaching_settings import TeachingSettings
 from veilset.errors import ConfigError
 from veilset.methods.base import register
 
@@ -90,7 +89,6 @@ class Dpac(ShardTaught):
     )
     paper: ClassVar[str] = "Chen et al. 2023"
     Config: ClassVar[type] = DpacConfig
-    papers_settings: ClassVar[Mapping[str, Any]] = PAPER
     assumptions: ClassVar[tuple[str, ...]] = (
         "a record keeps its id and so its shard; each critic and classifier sees its own shard, released values and "
         "public draws only",

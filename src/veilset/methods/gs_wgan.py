@@ -17,12 +17,11 @@ one release of multiplier s / sqrt(B), borne by the units of its shard. The crit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from veilset.engines.shard_teaching import ShardTaught
-from veilset.engines.teaching_settings import PAPER, TeachingSettings
+from veilset.engines.teaching_settings import TeachingSettings
 from veilset.methods.base import register
 
 
@@ -39,4 +38,3 @@ class GsWgan(ShardTaught):
     summary: ClassVar[str] = "a generator taught by many critics, each on its own shard, through noisy sums"
     paper: ClassVar[str] = "Chen et al. 2020"
     Config: ClassVar[type] = GsWganConfig
-    papers_settings: ClassVar[Mapping[str, Any]] = PAPER
