@@ -35,7 +35,7 @@ from veilset.privacy.events import NOTHING, Event, Repeated
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once."""
 HISTORY_EVERY = 50
-CPU_SPEED = 6e10
+CPU_SPEED = 3e10
 """Operations a second in convolutions on two cores, rough."""
 DOING = "matching private features"
 

@@ -38,7 +38,7 @@ from veilset.privacy.events import NOTHING, Event, Repeated
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
 HISTORY_EVERY = 50
-CPU_SPEED = 6e10
+CPU_SPEED = 3e10
 """Operations a second in convolutions on two cores, rough."""
 DOING = "matching private gradients"
 
