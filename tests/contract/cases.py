@@ -43,14 +43,14 @@ TINY: dict[str, dict[str, Any]] = {
         "latent_size": 2,
         "channels": 8,
     },
-    "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 4},
+    "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 16},
     "psg": {
         "images_per_class": 4,
         "runs": 2,
         "rounds": 2,
         "steps": 1,
         "epochs": 2,
-        "width": 4,
+        "width": 16,
         "expected_batch": 5,
     },
     "sketch": {

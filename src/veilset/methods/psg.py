@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, restore
-from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, last_step
+from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, check_width, last_step
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching, Standard
 from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
@@ -68,13 +68,14 @@ class PsgConfig:
     prior_rate: float = 0.01  # paper
 
     def __post_init__(self) -> None:
-        whole = ("images_per_class", "runs", "steps", "width", "expected_batch", "network_batch", "latent_size")
-        for name in (*whole, "channels"):
+        whole = ("images_per_class", "runs", "steps", "expected_batch", "network_batch", "latent_size", "channels")
+        for name in whole:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
         for name in ("rounds", "epochs"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} of at least 0", f"{getattr(self, name)}", "0 stands for the paper's.")
+        check_width(self.width)
         for name in ("clip_norm", "deviation", "pixel_rate", "network_rate", "prior_rate"):
             if not 1e-9 <= getattr(self, name) <= 1e9:
                 raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
