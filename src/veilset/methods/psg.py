@@ -117,7 +117,7 @@ class Psg:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         # For two CPU cores: a hundredth of the steps, so longer ones, and a narrow network.
-        "small": {"runs": 40, "rounds": 4, "steps": 5, "epochs": 10, "width": 32, "pixel_rate": 10.0},
+        "small": {"runs": 40, "rounds": 4, "steps": 5, "epochs": 10, "width": 32, "pixel_rate": 1.0},
     }
 
     def terms(self, config: PsgConfig, facts: PublicFacts) -> GradientTerms:
