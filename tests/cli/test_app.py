@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+
+from veilset.cli import app as command_line
 
 TINY = ["--steps", "3", "--frequencies", "8", "--hidden-size", "8", "--map-channels", "8"]
 Cli = Callable[..., tuple[int, str, str]]
@@ -292,3 +295,11 @@ def test_a_plan_for_two_cores_on_a_machine_with_a_gpu_says_what_it_could_do(
     monkeypatch.setattr("veilset.api.pick_device", lambda _: torch.device(device))
     _, _, err = cli("plan", photos, "--method", "sketch", "--epsilon", "1", "--preset", preset)
     assert ("--preset balanced" in err) == hinted
+
+
+def test_hints_of_the_accountants_library_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(command_line, "app", lambda: logging.getLogger("absl").warning("an order was left out"))
+    command_line.main()
+    assert not caplog.records

@@ -45,14 +45,14 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "dpac": {**SHARD_TAUGHT, "classifier_start": 0.25, "fake_steps": 1, "real_steps": 2},
     "gs-wgan": SHARD_TAUGHT,
-    "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 4},
+    "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 16},
     "psg": {
         "images_per_class": 4,
         "runs": 2,
         "rounds": 2,
         "steps": 1,
         "epochs": 2,
-        "width": 4,
+        "width": 16,
         "expected_batch": 5,
     },
     "sketch": {

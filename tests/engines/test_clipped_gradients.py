@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, last_step
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients, cross_entropies
 from veilset.errors import BudgetExceeded, ConfigError, NotBounded
 from veilset.methods.base import FitContext, PublicFacts
@@ -162,13 +162,24 @@ def test_the_physical_batch_changes_the_sum_of_a_network_by_rounding_only(record
     assert (sums[0] - sums[1]).abs().max() <= len(sample)
 
 
-def test_a_record_of_the_network_of_psg_has_the_same_row_at_every_place() -> None:
-    images = make_images((9, 7), height=28, width=28)
-    gradients = PerSampleGradients(ConvNet(images.spec, named_generator(0, "weights")))
-    engine = ClippedGradients(images, terms_for(), device=CPU, records_at_once=16)
-    straight = engine._rows(gradients, torch.arange(16))
-    for shift in (1, 5, 15):
-        assert torch.equal(engine._rows(gradients, torch.arange(16).roll(shift)).roll(-shift, 0), straight)
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "filters"), [(28, 28, 1, 128), (9, 13, 3, 16), (12, 12, 1, 48)]
+)
+def test_a_record_of_the_network_of_psg_has_the_same_row_at_every_place(
+    height: int, width: int, channels: int, filters: int
+) -> None:
+    images = make_images((5, 3), height=height, width=width, channels=channels)
+    gradients = PerSampleGradients(ConvNet(images.spec, named_generator(0, "weights"), width=filters))
+    engine = ClippedGradients(images, terms_for(), device=CPU)
+    straight = engine._rows(gradients, torch.arange(8))
+    for shift in range(1, 8):
+        assert torch.equal(engine._rows(gradients, torch.arange(8).roll(shift)).roll(-shift, 0), straight)
+
+
+@pytest.mark.parametrize("width", [0, 13, 40])
+def test_widths_at_which_a_record_s_place_would_show_are_refused(width: int) -> None:
+    with pytest.raises(ConfigError, match="multiple of 16"):
+        check_width(width)
 
 
 def test_the_release_is_divided_by_the_expected_batch_and_shaped_like_the_parameters(tmp_path: Path) -> None:

@@ -214,6 +214,15 @@ def test_only_a_resumed_run_may_end_early_and_only_with_something_learned(way: s
     assert not generator.training
 
 
+@every_way
+def test_a_run_that_ended_early_asks_for_nothing_more_when_it_is_resumed(way: str) -> None:
+    checkpoints = Memory()
+    ended, _ = taught(way, stop_at=3, may_end_early=True, checkpoints=checkpoints)
+    resumed, teachers = taught(way, stop_at=3, checkpoints=checkpoints)
+    assert teachers.asked == []
+    assert torch.equal(weights(resumed), weights(ended))
+
+
 def test_generated_fakes_have_the_labels_asked_for_and_follow_their_chances() -> None:
     generator = SpectralGenerator(SPEC, latent_size=2, channels=8)
     initialise(generator, named_generator(0, "weights"))

@@ -53,7 +53,7 @@ def test_given_the_same_releases_the_set_is_the_same_whatever_the_private_images
 
 def test_a_release_has_a_row_of_features_and_a_count_for_every_class() -> None:
     door, _ = world(make_images((7, 5, 3)))
-    assert [tuple(out.shape) for out in door.outputs] == [(3, 4 + 1)] * 4
+    assert [tuple(out.shape) for out in door.outputs] == [(3, 16 + 1)] * 4
     assert door.captures[0].allowed == pytest.approx((1 + 0.15**2) ** 0.5)
 
 

@@ -1,5 +1,6 @@
 """Audit A10: a run killed at any moment has charged at least what it drew."""
 
+import contextlib
 import os
 import signal
 import time
@@ -8,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from checks import open_ledger
+from hypothesis import given
+from hypothesis import strategies as st
 
+from veilset.errors import BudgetExceeded
 from veilset.privacy import ledger as ledger_module
-from veilset.privacy.bounds import clip_rows, sum_rows
-from veilset.privacy.events import Gaussian, Repeated
+from veilset.privacy.accounting import price
+from veilset.privacy.bounds import Adjacency, clip_rows, sum_rows
+from veilset.privacy.events import Event, Gaussian, Repeated, ShardTouched
 from veilset.privacy.ledger import LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
@@ -78,3 +83,23 @@ def test_fifty_kills_never_leave_a_draw_uncharged(tmp_path: Path, monkeypatch: p
         charged_before = record.charged[EVENT]
     assert draws.stat().st_size > KILLS
     assert read(path).resumed == KILLS
+
+
+@pytest.mark.parametrize("step", [
+    ShardTouched(7, "round-robin", EVENT), ShardTouched(7, "uniform", EVENT), EVENT,
+], ids=["round-robin", "uniform", "plain"])  # fmt: skip
+@given(lives=st.lists(st.integers(0, 12), min_size=1, max_size=6), planned=st.integers(1, 30))
+def test_however_often_a_run_crashes_it_spends_no_more_than_its_plan(
+    step: Event, lives: list[int], planned: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A schedule that goes round may touch the same shards first after each crash, so equal counts may cost more."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    open_ledger(path, Repeated(planned, step)).unlock()
+    for life in lives:
+        ledger = PrivacyLedger.resume(path)
+        with contextlib.suppress(BudgetExceeded):
+            for _ in range(life):
+                ledger.charge(step)
+        ledger.unlock()
+    spent, plan = (price(event, 1e-5, Adjacency.ADD_REMOVE) for event in (read(path).spent, Repeated(planned, step)))
+    assert spent.epsilon <= plan.epsilon * (1 + 1e-12)

@@ -32,6 +32,9 @@ ASSUMPTIONS = (
 
 RECORDS_AT_ONCE = {"cpu": 8, "cuda": 64}
 """Their activations and gradients fit the cache of a CPU; on a GPU padding a sample to whole batches wastes little."""
+WIDTH_STEP = 16
+"""Networks have a multiple of this many channels. A record's numbers then lie on whole vectors of a CPU at every place
+of its batch; at other widths, last bits of its gradient changed with its place."""
 ROWS_AT_ONCE = {"cpu": 2, "cuda": 64}
 """That are clipped together: as above, and without effect on the result."""
 
@@ -136,6 +139,12 @@ class ClippedGradients:
         rows = rows_of(inputs, labels)[:number]
         null_records = (~self._valid[places]).nonzero().flatten()
         return rows.index_fill_(0, null_records, 0)
+
+
+def check_width(width: int) -> None:
+    """Raises: ConfigError for a network whose gradients would depend on a record's place."""
+    if width < 1 or width % WIDTH_STEP:
+        raise ConfigError(f"a network as wide as a multiple of {WIDTH_STEP}", f"{width}", "Correct the option.")
 
 
 def last_step(ledger: PrivacyLedger, event: Event, *, done: int, planned: int) -> int:

@@ -149,6 +149,10 @@ def teach(
     del state  # all teachers may be gigabytes
     generator.train()
     progress(first, effort.steps)
+
+    def keep_after(step: int) -> None:
+        keep(checkpoints, NAME, step, generator, optimiser, draws, {**averages, **_named(teachers.state_dict())})
+
     for step in range(first, effort.steps):
         for group in optimiser.param_groups:
             group["lr"] = effort.learning_rate * _faded(step / effort.steps if effort.fading else 0.0)
@@ -157,15 +161,14 @@ def teach(
         except BudgetExceeded:
             if step == 0 or not may_end_early:
                 raise
+            keep_after(effort.steps)  # this was the last step: whoever resumes must not ask for more
             break
         optimiser.zero_grad()
         images.backward(gradient)  # type: ignore[no-untyped-call]
         optimiser.step()
         average.update()
         if (step + 1) % effort.checkpoint_every == 0 or step + 1 == effort.steps:
-            keep(
-                checkpoints, NAME, step + 1, generator, optimiser, draws, {**averages, **_named(teachers.state_dict())}
-            )
+            keep_after(step + 1)
         progress(step + 1, effort.steps)
     with torch.no_grad():
         for weight, value in zip(generator.parameters(), average.values, strict=True):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, restore
-from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, last_step
+from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, check_width, last_step
 from veilset.engines.gradient_matching import FreePixels, Standard
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
 from veilset.errors import ConfigError
@@ -35,7 +35,7 @@ from veilset.privacy.events import NOTHING, Event, Repeated
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once."""
 HISTORY_EVERY = 50
-CPU_SPEED = 6e10
+CPU_SPEED = 3e10
 """Operations a second in convolutions on two cores, rough."""
 DOING = "matching private features"
 
@@ -56,9 +56,10 @@ class NdpdcConfig:
     pixel_momentum: float = 0.5  # distribution matching
 
     def __post_init__(self) -> None:
-        for name in ("images_per_class", "steps", "group", "width"):
+        for name in ("images_per_class", "steps", "group"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
+        check_width(self.width)
         for name in ("clip_norm", "total_weight", "deviation", "pixel_rate"):
             if not 1e-9 <= getattr(self, name) <= 1e9:
                 raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, restore
-from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, last_step
+from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, check_width, last_step
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching, Standard
 from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
@@ -38,7 +38,7 @@ from veilset.privacy.events import NOTHING, Event, Repeated
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
 HISTORY_EVERY = 50
-CPU_SPEED = 6e10
+CPU_SPEED = 3e10
 """Operations a second in convolutions on two cores, rough."""
 DOING = "matching private gradients"
 
@@ -68,13 +68,14 @@ class PsgConfig:
     prior_rate: float = 0.01  # paper
 
     def __post_init__(self) -> None:
-        whole = ("images_per_class", "runs", "steps", "width", "expected_batch", "network_batch", "latent_size")
-        for name in (*whole, "channels"):
+        whole = ("images_per_class", "runs", "steps", "expected_batch", "network_batch", "latent_size", "channels")
+        for name in whole:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
         for name in ("rounds", "epochs"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} of at least 0", f"{getattr(self, name)}", "0 stands for the paper's.")
+        check_width(self.width)
         for name in ("clip_norm", "deviation", "pixel_rate", "network_rate", "prior_rate"):
             if not 1e-9 <= getattr(self, name) <= 1e9:
                 raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
@@ -116,7 +117,7 @@ class Psg:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         # For two CPU cores: a hundredth of the steps, so longer ones, and a narrow network.
-        "small": {"runs": 40, "rounds": 4, "steps": 5, "epochs": 10, "width": 32, "pixel_rate": 10.0},
+        "small": {"runs": 40, "rounds": 4, "steps": 5, "epochs": 10, "width": 32, "pixel_rate": 1.0},
     }
 
     def terms(self, config: PsgConfig, facts: PublicFacts) -> GradientTerms:

@@ -155,6 +155,12 @@ def steps(event: Event) -> Counter[Event]:
             return Counter({event: 1})
 
 
+def whole_rounds(counts: Counter[Event]) -> Counter[Event]:
+    """`counts` with every round-robin schedule run to the end of its round."""
+    round_of = {e: e.num_shards if isinstance(e, ShardTouched) and e.schedule != "uniform" else 1 for e in counts}
+    return Counter({event: -(-n // round_of[event]) * round_of[event] for event, n in counts.items()})
+
+
 def from_steps(counts: Counter[Event]) -> Event:
     """The composition with these counts; the order of adaptive composition does not change any price used here."""
     return Composed(tuple(event if n == 1 else Repeated(n, event) for event, n in counts.items() if n))

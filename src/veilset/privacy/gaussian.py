@@ -73,5 +73,4 @@ def smallest_epsilon(delta_of: Callable[[float], float], delta: float) -> float:
     high = 1.0
     while delta_of(high) > delta:
         high *= 2
-    root = float(brentq(lambda epsilon: delta_of(epsilon) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))
-    return root * (1 + 1e-9)
+    return float(brentq(lambda epsilon: delta_of(epsilon) - delta, 0.0, high, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)

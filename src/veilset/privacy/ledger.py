@@ -20,12 +20,10 @@ from typing import Any
 from veilset.errors import BudgetExceeded, LedgerError, PlanMismatch
 from veilset.files import sync_folder
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import Composed, Event, Repeated, from_json, from_steps, steps, to_json
+from veilset.privacy.events import Composed, Event, Repeated, from_json, from_steps, steps, to_json, whole_rounds
 
-BLOCK, FEW = 500, 100
-"""Steps charged ahead at once. Plans of few releases pay for each alone, so that a crash between two costs neither."""
-RESERVE_BLOCK = 50
-"""The same while a resumed run lives on its crash reserve."""
+BLOCK, RESERVE_BLOCK, FEW = 500, 50, 100
+"""Steps charged ahead at once, by plan and by reserve. Plans of few releases pay for each alone: a crash costs none."""
 GENESIS = "0" * 64
 
 
@@ -146,7 +144,7 @@ class LedgerRecord:
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise LedgerError("a complete ledger", f"{error!r}", "Restore the file.") from error
         self.closed = "close" in entries[-1]
-        allowed = steps(self.planned) + steps(self.reserve)
+        allowed = whole_rounds(steps(self.planned) + steps(self.reserve))
         if any(count > allowed[event] for event, count in self.charged.items()):
             raise LedgerError("charges within plan and reserve", "more", "Do not trust this ledger.")
 
@@ -160,7 +158,8 @@ class LedgerRecord:
 
     @property
     def charged(self) -> Counter[Event]:
-        return sum(self._segments, Counter())
+        """A round that a crash cut short counts as a whole one, since the next stretch may touch its shards again."""
+        return sum(map(whole_rounds, self._segments[:-1]), Counter()) + self._segments[-1]
 
     @property
     def spent(self) -> Event:

@@ -64,9 +64,8 @@ class Door:
         if not isinstance(rows, Bounded):
             raise NotBounded("Bounded rows", f"{type(rows).__name__}", "Use clip_rows or normalise_rows.")
         noise_std = noise_multiplier * 2.0 * rows.bound * math.sqrt(max(len(rows), 1))
-        event = Gaussian(noise_multiplier)
         _check_room(rows.grid_rows, noise_std / rows.grid_step)
-        self._charge(event, draw, absence=1.0)
+        self._charge(Gaussian(noise_multiplier), draw, absence=1.0)
         return self._noisy(rows.grid_rows, rows.grid_step, noise_std)
 
     def _charge(self, event: Event, draw: Draw | None, *, absence: float) -> None:

@@ -52,9 +52,7 @@ def poisson_draw(num_records: int, rate: float, noise: NoiseSource) -> Draw:
 
 def shard_draw(step: int, num_shards: int, schedule: Schedule, noise: NoiseSource) -> Draw:
     """The shard of one step. Its index counts as revealed, so no amplification is claimed for hiding it."""
-    if schedule == "round-robin":
-        shard = step % num_shards
-    else:
-        # A 53-bit uniform in (0, 1]: the bias against an exact uniform index is below num_shards * 2^-53.
+    shard = step % num_shards
+    if schedule != "round-robin":  # a 53-bit uniform in (0, 1]: no index is likelier by more than num_shards * 2^-53
         shard = min(int(noise.uniform(1).item() * num_shards), num_shards - 1)
     return Draw.once(torch.tensor([shard]), lambda event, _: ShardTouched(num_shards, schedule, event))

@@ -26,8 +26,7 @@ def seals_kept() -> Iterator[None]:
 def seal(module: nn.Module) -> nn.Module:
     """Marks a network that is trained on private images (a critic, a teacher): it never leaves the vault."""
     _SEALED.add(module)
-    kept = _KEPT.get()
-    if kept is not None:
+    if (kept := _KEPT.get()) is not None:
         kept.append(module)
     return module
 
