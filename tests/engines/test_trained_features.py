@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from bar_images import SPEC, bars
 
-from veilset.engines.trained_features import centred, train_bank
-from veilset.nets.feature_bank import FeatureBank
+from veilset.engines.trained_features import centred, features_of, train_bank
+from veilset.nets.feature_bank import FeatureBank, shapes, soft_features
 from veilset.nets.jitter import STILL
 from veilset.randomness import named_generator
 
@@ -39,3 +39,13 @@ def test_a_centred_bank_is_seen_from_the_mean_of_the_images() -> None:
 
 def test_the_same_draws_train_the_same_networks() -> None:
     assert all(torch.equal(a, b) for a, b in zip(trained(10).weights, trained(10).weights, strict=True))
+
+
+def test_networks_one_after_the_other_have_the_features_and_gradients_of_all_at_once() -> None:
+    images, _ = bars(10)
+    draws = named_generator(0, "weights")
+    weights = [torch.randn(shape, generator=draws).requires_grad_() for shape in shapes(SPEC, 3, 8)]
+    alone, together = features_of(images, weights), soft_features(images, weights)
+    torch.testing.assert_close(alone, together)
+    gradients = [torch.autograd.grad(features.square().sum(), weights) for features in (alone, together)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ def train_bank(
     optimiser = torch.optim.Adam([*weights, heads], lr=rate, fused=True, capturable=device.type == "cuda")
 
     def step(rows: Tensor) -> None:
-        features = soft_features(jitter(images[rows], draws), [in_range(weight) for weight in weights])
+        features = features_of(jitter(images[rows], draws), [in_range(weight) for weight in weights])
         logits = torch.einsum("nkd,kdc->nkc", features / LEVEL, heads)
         loss = F.cross_entropy(logits.flatten(0, 1), labels[rows].repeat_interleave(count)) * count
         optimiser.zero_grad()
@@ -63,6 +63,14 @@ def train_bank(
         take_step(torch.randint(len(images), (BATCH,), generator=draws, device=device))
         progress(number + 1, steps)
     return FeatureBank.quantised(weights).to(device)
+
+
+def features_of(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """`soft_features`, on a CPU one network after the other: gradients in the weights of all at once are slow there."""
+    if images.is_cuda:
+        return soft_features(images, weights)
+    alone = zip(*(weight.split(1) for weight in weights), strict=True)
+    return torch.cat([soft_features(images, network) for network in alone], dim=1)
 
 
 @torch.no_grad()
