@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from veilset import model as model_module
 from veilset.data.spec import ImageSpec
 from veilset.errors import ArtifactError, ConfigError, RunError, VeilsetError
+from veilset.methods.base import get_method
 from veilset.model import Model, from_pretrained
+from veilset.nets.image_sets import FixedImages
+from veilset.randomness import named_generator
 from veilset.run import execute
 
 
@@ -178,3 +181,11 @@ def test_a_model_shows_method_spec_and_claim(model: Model) -> None:
     assert model.spec == make_images().spec
     assert model.claim is model.privacy.claim
     assert str(model.claim).startswith("eps_proven=5 delta=1e-05 adjacency=add-remove unit=record")
+
+
+def test_a_set_of_more_images_than_a_batch_gives_each_of_them_once(tmp_path: Path) -> None:
+    spec = ImageSpec(height=8, width=8, channels=1, class_names=("a", "b"))
+    images = FixedImages.of(spec, torch.rand(600, *spec.shape, generator=named_generator(0, "set")))
+    privacy: Any = None
+    model = Model(tmp_path, get_method("psg"), spec, images, privacy)
+    assert (model.size, len(model.sample(600).pixels.flatten(1).unique(dim=0))) == (600, 600)

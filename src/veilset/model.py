@@ -79,12 +79,14 @@ class Model:
         draws = named_generator(seed, "samples", device)
         module = self._module.to(device)
         pieces = []
+        # A set knows what it gave within one call alone; to ask it for all at once costs no more than the images do.
+        batch = SAMPLE_BATCH if self.size is None else count
         with torch.no_grad():
-            for start in range(0, count, SAMPLE_BATCH):
-                images = self._method.sample(module, labels[start : start + SAMPLE_BATCH], draws)
+            for start in range(0, count, batch):
+                images = self._method.sample(module, labels[start : start + batch], draws)
                 pieces.append(to_bytes(images).cpu())
                 if callable(progress):
-                    progress("sampling", min(start + SAMPLE_BATCH, count), count)
+                    progress("sampling", min(start + batch, count), count)
         return ImageSet(spec=self.spec, pixels=torch.cat(pieces), labels=labels.cpu())
 
     def _labels(self, count: int, mix: Mapping[str, float] | None) -> Tensor:

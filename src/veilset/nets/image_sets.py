@@ -29,9 +29,16 @@ class FixedImages(nn.Module):
         are, it gives each of them once, in an order by chance."""
         shape = (self.spec.num_classes, self.per_class)
         order = torch.rand(shape, generator=generator, device=generator.device).argsort(dim=1)
-        same_before = (labels[:, None] == labels).tril(diagonal=-1).sum(dim=1)
-        rows = labels * self.per_class + order[labels, same_before % self.per_class]
+        rows = labels * self.per_class + order[labels, _same_before(labels) % self.per_class]
         return self.values[rows].reshape(-1, *self.spec.shape)
+
+
+def _same_before(labels: Tensor) -> Tensor:
+    """How often the label of each place stands at earlier places."""
+    by_label, counts = labels.argsort(stable=True), labels.bincount()
+    first = counts.cumsum(0) - counts
+    places = torch.arange(len(labels), device=labels.device)
+    return torch.empty_like(labels).index_copy_(0, by_label, places - first[labels[by_label]])
 
 
 def labels_of(spec: ImageSpec, per_class: int, device: torch.device) -> Tensor:
