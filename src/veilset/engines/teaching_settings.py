@@ -9,6 +9,7 @@ import torch
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.critic_training import bytes_kept
+from veilset.engines.option_checks import at_least_one
 from veilset.engines.teaching import Effort
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
@@ -46,9 +47,7 @@ class TeachingSettings:
 
     def __post_init__(self) -> None:
         whole = ("shards", "steps", "images_per_step", "critic_width", "critic_batch", "critic_steps", "pool")
-        for name in (*whole, "frequencies", "latent_size", "channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
+        at_least_one(self, *whole, "frequencies", "latent_size", "channels")
         if self.warm_up < 0 or not 1e-9 <= self.learning_rate <= 1:
             raise ConfigError("warm_up of at least 0 and learning_rate up to 1", "others", "Correct the options.")
         for name, known in (("critic", CRITICS), ("teachers", TEACHERS), ("schedule", get_args(Schedule))):

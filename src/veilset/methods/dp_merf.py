@@ -21,6 +21,7 @@ from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.feature_sums import sum_by_label
+from veilset.engines.option_checks import at_least_one, positive
 from veilset.engines.published_accounting import calibrate_classic_gaussian, classic_gaussian_epsilon
 from veilset.engines.threads import one_thread
 from veilset.errors import ConfigError
@@ -53,12 +54,8 @@ class DpMerfConfig:
     decay: float = 0.59  # paper: 0.9 an epoch, five epochs
 
     def __post_init__(self) -> None:
-        for name in ("frequencies", "latent_size", "hidden_size", "map_channels", "steps", "images_per_step"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
-        for name in ("width_per_value", "learning_rate", "decay"):
-            if not 1e-9 <= getattr(self, name) <= 1e9:
-                raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
+        at_least_one(self, "frequencies", "latent_size", "hidden_size", "map_channels", "steps", "images_per_step")
+        positive(self, "width_per_value", "learning_rate", "decay")
         if not 0 <= self.total_weight <= 10:
             raise ConfigError("total_weight from 0 to 10", f"{self.total_weight}", "0 leaves the count out.")
 

@@ -17,20 +17,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from veilset.data.spec import Images, ImageSet, ImageSpec
+from veilset.data.spec import Images, ImageSet
 from veilset.engines.checkpointing import keep, restore
-from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, check_width, last_step
-from veilset.engines.gradient_matching import FreePixels, Standard
-from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
-from veilset.errors import ConfigError
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
+from veilset.engines.gradient_matching import FreePixels
+from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.sampled_sets import SampledSet, SetSettings
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages
 from veilset.privacy.bounds import Adjacency
-from veilset.privacy.claim import Published
-from veilset.privacy.events import NOTHING, Event, Repeated
 
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once."""
@@ -41,73 +39,40 @@ DOING = "matching private features"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NdpdcConfig:
-    """Settings of NDPDC; a comment says where a default comes from."""
+class NdpdcConfig(SetSettings):
+    """Settings of NDPDC, and those of PSG, beside which it is compared; a comment says where a default comes from."""
 
-    images_per_class: int = 10  # as PSG, beside which it is compared
     steps: int = 10_000  # paper
     group: int = 50  # paper: records of a class in a sample, if classes are even
-    width: int = 128  # paper: 2048 features for 28 pixels a side
     clip_norm: float = 1.0  # paper
     total_weight: float = 0.15  # the count's weight beside features of length 1: costs 1 % more noise
-    mean: float = 0.1307  # of MNIST, as PSG: declared, never measured
-    deviation: float = 0.3081
     pixel_rate: float = 1.0  # distribution matching; falls to 0 along a cosine, so that late noise is averaged out
-    pixel_momentum: float = 0.5  # distribution matching
 
     def __post_init__(self) -> None:
-        for name in ("images_per_class", "steps", "group"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
-        check_width(self.width)
-        for name in ("clip_norm", "total_weight", "deviation", "pixel_rate"):
-            if not 1e-9 <= getattr(self, name) <= 1e9:
-                raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
-        if not (0 <= self.pixel_momentum < 1 and abs(self.mean) <= 1e3):
-            raise ConfigError("pixel_momentum below 1 and a mean of pixels", "others", "Correct the options.")
+        super().__post_init__()
+        at_least_one(self, "steps", "group")
+        positive(self, "total_weight")
 
     @property
-    def standard(self) -> Standard:
-        return Standard(self.mean, self.deviation)
+    def releases(self) -> int:
+        return self.steps
 
 
 @register
-class Ndpdc:
+class Ndpdc(SampledSet):
     """Noisy class-wise sums of random features over Poisson samples, matched by a small set of images."""
 
     name: ClassVar[str] = "ndpdc"
     summary: ClassVar[str] = "a few images per class with the noisy mean features of many random networks"
     paper: ClassVar[str] = "Zheng and Li 2023"
     Config: ClassVar[type] = NdpdcConfig
-    assumptions: ClassVar[tuple[str, ...]] = (
-        *ASSUMPTIONS,
-        "the constants by which images are standardised are declared, not measured on the data",
-    )
-    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+    published_source: ClassVar[str] = "Zheng and Li 2023: Renyi bound for Poisson samples"
 
     def terms(self, config: NdpdcConfig, facts: PublicFacts) -> GradientTerms:
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.group * facts.spec.num_classes,
             clip_norm=config.clip_norm, rows_per_user=facts.rows_per_user, total_weight=config.total_weight,
         )  # fmt: skip
-
-    def events(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return Repeated(config.steps, self.terms(config, facts).event(noise_multiplier, facts.adjacency))
-
-    def reserve(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return NOTHING  # a resumed run leaves out its last steps instead
-
-    def published_config(self, config: NdpdcConfig) -> NdpdcConfig:
-        return config
-
-    def published_noise(self, config: NdpdcConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
-        return calibrate_sampled_gaussian(epsilon, self.terms(config, facts).rate, config.steps, delta)
-
-    def published_claim(
-        self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float, delta: float
-    ) -> Published:
-        epsilon = sampled_gaussian_epsilon(noise_multiplier, self.terms(config, facts).rate, config.steps, delta)
-        return Published(epsilon, "conservative", "Zheng and Li 2023: Renyi bound for Poisson samples")
 
     def forecast(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
@@ -127,9 +92,6 @@ class Ndpdc:
             f"over secret samples; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at "
             f"most {sensitivity:.4g}",
         )
-
-    def build(self, config: NdpdcConfig, spec: ImageSpec) -> FixedImages:
-        return FixedImages(spec, config.images_per_class)
 
     def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)
@@ -159,10 +121,6 @@ class Ndpdc:
                 keep(context.checkpoints, "set", step + 1, made, optimiser, draws, {"counts": counts})
             context.progress(DOING, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
-
-    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
-        assert isinstance(model, FixedImages)
-        return model.sample(labels, generator)
 
 
 def mean_counts(counts: Tensor, even: float) -> Tensor:

@@ -23,17 +23,16 @@ from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, restore
-from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, check_width, last_step
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching, Standard
+from veilset.engines.option_checks import at_least_one, positive
 from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
-from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
+from veilset.engines.sampled_sets import SampledSet, SetSettings
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages, labels_of
 from veilset.privacy.bounds import Adjacency
-from veilset.privacy.claim import Published
-from veilset.privacy.events import NOTHING, Event, Repeated
 
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
@@ -44,23 +43,16 @@ DOING = "matching private gradients"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PsgConfig:
+class PsgConfig(SetSettings):
     """Settings of PSG; a comment says where a default comes from."""
 
     preset: str = "paper"
-    images_per_class: int = 10  # paper: 1, 10, 20 or 50
     prior: bool = False  # images of a generator with fixed latent codes instead of free pixels: algorithm 2
     runs: int = 1000  # paper, for epsilon 10: 200 for epsilon 1
     rounds: int = 0  # 0 for the paper's: as many as images per class, or 2 with the prior
     steps: int = 10  # paper: releases of a round
     epochs: int = 0  # between two rounds; 0 for the paper's: 500 / images per class, or 10 with the prior
-    width: int = 128  # paper
     expected_batch: int = 256  # paper
-    clip_norm: float = 0.1  # paper
-    mean: float = 0.1307  # paper, for MNIST: declared, never measured
-    deviation: float = 0.3081  # paper, for MNIST
-    pixel_rate: float = 0.1  # paper
-    pixel_momentum: float = 0.5  # paper
     network_rate: float = 0.01  # paper
     network_batch: int = 256  # paper
     latent_size: int = 10  # paper
@@ -68,19 +60,12 @@ class PsgConfig:
     prior_rate: float = 0.01  # paper
 
     def __post_init__(self) -> None:
-        whole = ("images_per_class", "runs", "steps", "expected_batch", "network_batch", "latent_size", "channels")
-        for name in whole:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
+        super().__post_init__()
+        at_least_one(self, "runs", "steps", "expected_batch", "network_batch", "latent_size", "channels")
         for name in ("rounds", "epochs"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} of at least 0", f"{getattr(self, name)}", "0 stands for the paper's.")
-        check_width(self.width)
-        for name in ("clip_norm", "deviation", "pixel_rate", "network_rate", "prior_rate"):
-            if not 1e-9 <= getattr(self, name) <= 1e9:
-                raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(self, name)}", "Correct the option.")
-        if not (0 <= self.pixel_momentum < 1 and abs(self.mean) <= 1e3):
-            raise ConfigError("pixel_momentum below 1 and a mean of pixels", "others", "Correct the options.")
+        positive(self, "network_rate", "prior_rate")
 
     @property
     def schedule(self) -> tuple[int, int]:
@@ -96,24 +81,16 @@ class PsgConfig:
     def releases(self) -> int:
         return self.runs * self.steps_of_a_run
 
-    @property
-    def standard(self) -> Standard:
-        return Standard(self.mean, self.deviation)
-
 
 @register
-class Psg:
+class Psg(SampledSet):
     """Noisy clipped gradients over Poisson samples, matched by a small set of images."""
 
     name: ClassVar[str] = "psg"
     summary: ClassVar[str] = "a few images per class on which a network has the noisy gradients of the private ones"
     paper: ClassVar[str] = "Chen et al. 2022"
     Config: ClassVar[type] = PsgConfig
-    assumptions: ClassVar[tuple[str, ...]] = (
-        *ASSUMPTIONS,
-        "the constants by which images are standardised are declared, not measured on the data",
-    )
-    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+    published_source: ClassVar[str] = "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         # For two CPU cores: a hundredth of the steps, so longer ones, and a narrow network.
@@ -125,24 +102,6 @@ class Psg:
             declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
             rows_per_user=facts.rows_per_user,
         )  # fmt: skip
-
-    def events(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return Repeated(config.releases, self.terms(config, facts).event(noise_multiplier, facts.adjacency))
-
-    def reserve(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return NOTHING  # a resumed run leaves out its last steps instead
-
-    def published_config(self, config: PsgConfig) -> PsgConfig:
-        return config
-
-    def published_noise(self, config: PsgConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
-        return calibrate_sampled_gaussian(epsilon, self.terms(config, facts).rate, config.releases, delta)
-
-    def published_claim(
-        self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float, delta: float
-    ) -> Published:
-        epsilon = sampled_gaussian_epsilon(noise_multiplier, self.terms(config, facts).rate, config.releases, delta)
-        return Published(epsilon, "conservative", "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus")
 
     def forecast(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
@@ -162,9 +121,6 @@ class Psg:
             f"{config.expected_batch} images; {'replacing' if replaced else 'adding or removing'} one {facts.unit} "
             f"moves a sum by at most {sensitivity:.4g}",
         )
-
-    def build(self, config: PsgConfig, spec: ImageSpec) -> FixedImages:
-        return FixedImages(spec, config.images_per_class)
 
     def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)
@@ -194,10 +150,6 @@ class Psg:
                 kept = step + 1
             context.progress(DOING, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
-
-    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
-        assert isinstance(model, FixedImages)
-        return model.sample(labels, generator)
 
 
 def start(config: PsgConfig, spec: ImageSpec, draws: torch.Generator) -> FreePixels | GeneratedImages:

@@ -27,6 +27,7 @@ from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import CLASSES_PER_STEP, Effort, Streams, match
+from veilset.engines.option_checks import at_least_one
 from veilset.engines.targets import targets_of
 from veilset.engines.trained_features import centred, train_bank
 from veilset.errors import ConfigError
@@ -76,9 +77,7 @@ class SketchConfig:
 
     def __post_init__(self) -> None:
         whole = ("networks", "width", "trained_networks", "network_steps", "latent_size", "channels", "first_steps")
-        for name in (*whole, "steps", "networks_per_step", "training_images"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} of at least 1", f"{getattr(self, name)}", "Correct the option.")
+        at_least_one(self, *whole, "steps", "networks_per_step", "training_images")
         if not 1 <= self.rounds <= MAX_ROUNDS:
             raise ConfigError(f"1 to {MAX_ROUNDS} rounds", f"{self.rounds}", "Each round looks at all images once.")
         for name in ("first_share", "tone_share"):

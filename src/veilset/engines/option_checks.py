@@ -1,0 +1,18 @@
+"""Checks that the settings of several methods need, in one wording."""
+
+from __future__ import annotations
+
+from veilset.errors import ConfigError
+
+
+def at_least_one(settings: object, *names: str) -> None:
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise ConfigError(f"{name} of at least 1", f"{getattr(settings, name)}", "Correct the option.")
+
+
+def positive(settings: object, *names: str) -> None:
+    """Above zero, and of a size that arithmetic can deal with."""
+    for name in names:
+        if not 1e-9 <= getattr(settings, name) <= 1e9:
+            raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(settings, name)}", "Correct the option.")
