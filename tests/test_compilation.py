@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -58,6 +60,24 @@ def test_what_worked_once_is_not_computed_in_another_way_later(monkeypatch: pyte
     assert call(values).tolist() == [2, 2]
     with pytest.raises(RuntimeError, match="memory"):
         call(values)
+
+
+def test_a_function_is_compiled_for_more_shapes_than_the_limit_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_shapes = 12
+    assert torch._dynamo.config.recompile_limit < num_shapes
+    graphs = []
+
+    def counting(graph: torch.fx.GraphModule, _: object):
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(compilation, "_has_compiler", lambda: True)
+    monkeypatch.setattr(OnCuda, "__torch_function__", torch._C._disabled_torch_function_impl)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counting))
+    call = fused_on_cuda(double)
+    for size in range(2, 2 + num_shapes):
+        call(torch.ones(size).as_subclass(OnCuda))
+    assert len(graphs) == num_shapes
 
 
 def test_an_error_of_the_function_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST_SHAPES = 64
+"""Different shapes for which one function is compiled. Beyond its own limit of 8 torch silently stops compiling, and
+blocks of one class share that limit: the residual blocks of two networks have more shapes than that."""
+
 
 def fused_on_cuda(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function` as it is for tensors on the CPU, and compiled where its first argument is on CUDA.
@@ -29,7 +33,8 @@ def fused_on_cuda(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if not compiled:  # not before it is needed: loading the compiler takes seconds
             compiled.append(torch.compile(function, dynamic=False))
         try:
-            result = compiled[0](first, *rest)
+            with torch._dynamo.config.patch(recompile_limit=MOST_SHAPES):
+                result = compiled[0](first, *rest)
         except Exception as error:  # compilers raise what they like; if the function is at fault, it says so itself
             if worked:
                 raise

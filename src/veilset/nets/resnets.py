@@ -121,31 +121,33 @@ class ResNeXt(nn.Module):
 class _WideBlock(nn.Module):
     """Norm and ReLU come before each convolution; dropout lies between the two."""
 
+    DROPOUT = 0.3
+
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
         self.norm1, self.conv1 = nn.BatchNorm2d(before), _conv(before, width, 3, stride)
         self.norm2, self.conv2 = nn.BatchNorm2d(width), _conv(width, width, 3)
         self.shortcut = _conv(before, width, 1, stride) if before != width else None
 
-    def forward(self, images: Tensor, kept: Tensor | None) -> Tensor:
-        """``kept`` is what dropout multiplies by; it is drawn outside, so that a block can be compiled."""
+    def forward(self, images: Tensor, draws: Tensor | None) -> Tensor:
+        """``draws`` in [0, 1) say what dropout keeps; they are made outside, so that a block can be compiled."""
         active = F.relu(self.norm1(images), inplace=True)
         hidden = F.relu(self.norm2(self.conv1(active)), inplace=True)
-        hidden = hidden if kept is None else hidden * kept.to(hidden.dtype)
+        if draws is not None:
+            hidden = hidden * ((draws >= self.DROPOUT) / (1 - self.DROPOUT)).to(hidden.dtype)
         return self.conv2(hidden) + (images if self.shortcut is None else self.shortcut(active))
 
 
-def _kept(images: Tensor, width: int, stride: int, rate: float, generator: torch.Generator) -> Tensor:
-    """0 for a share ``rate`` of a block's hidden values, else 1 / (1 - rate), in the layout of channels-last maps."""
+def _draws(images: Tensor, width: int, stride: int, generator: torch.Generator) -> Tensor:
+    """One number in [0, 1) for each hidden value of a block, in the layout of channels-last maps."""
     height, across = ((side - 1) // stride + 1 for side in images.shape[2:])
     draws = torch.rand(len(images), height, across, width, generator=generator, device=images.device)
-    return (draws >= rate).permute(0, 3, 1, 2) / (1 - rate)
+    return draws.permute(0, 3, 1, 2)
 
 
 class WideResNet(nn.Module):
     """WRN-40-4 with dropout 0.3 (8.9 M parameters). Reference: Zagoruyko and Komodakis 2016."""
 
-    DROPOUT = 0.3
     STAGES = _stages((64, 128, 256), 6)
 
     def __init__(self, spec: ImageSpec, generator: torch.Generator) -> None:
@@ -172,6 +174,6 @@ class WideResNet(nn.Module):
         masks = dropout_generator if self.training else None
         hidden = self.stem(images)
         for block, (width, stride) in zip(self.blocks, self.STAGES, strict=True):
-            kept = None if masks is None else _kept(hidden, width, stride, self.DROPOUT, masks)
-            hidden = block(hidden, kept)
+            draws = None if masks is None else _draws(hidden, width, stride, masks)
+            hidden = block(hidden, draws)
         return self.dense(F.relu(self.norm(hidden), inplace=True).mean((2, 3)))
