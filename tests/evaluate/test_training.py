@@ -5,12 +5,13 @@ import torch
 from utility_toys import toy
 
 from veilset.engines.weight_average import WeightAverage
+from veilset.evaluate import training as training_module
 from veilset.evaluate.augment import crop_scale_or_rotate
 from veilset.evaluate.classifiers import RECIPES
 from veilset.evaluate.fitting import FitContext
 from veilset.evaluate.training import NETWORK_TICKS, Training, fit_network, held_out_rows
 from veilset.nets.classifiers import LeNet5
-from veilset.nets.resnets import WideResNet
+from veilset.nets.resnets import ResNet, WideResNet
 from veilset.randomness import named_generator
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -140,6 +141,27 @@ def test_on_cuda_the_benchmark_recipe_replays_a_graph_and_learns(network, augmen
     predict = fit_network("tiny", dataclasses.replace(recipe, augment=augment), toy("train", 200), ctx)
     assert warnings == [], "the step was not captured"
     assert float((predict(test.pixels) == test.labels).double().mean()) > 0.9
+
+
+def test_blocks_are_compiled_for_whole_batches_of_training_alone(monkeypatch):
+    sizes = []
+
+    def compiled(function):
+        def call(images):
+            sizes.append(len(images))
+            return function(images)
+
+        return call
+
+    monkeypatch.setattr(training_module, "fused_on_cuda", compiled)
+    spec = toy("train", 4).spec
+    model = ResNet(spec, torch.Generator().manual_seed(0), depth=8)
+    training_module._fuse_blocks(model, 4)
+    images = torch.zeros(4, *spec.shape)
+    model(images)
+    model(images[:3])
+    model.eval()(images)
+    assert sizes == [4] * len(model.blocks)
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])

@@ -130,7 +130,7 @@ class Training:
         # channels_last: measured 6 times faster than the default layout on a 2-core CPU.
         self.model: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.fast:
-            _fuse_blocks(self.model)
+            _fuse_blocks(self.model, recipe.batch)
         self.optimiser = self._optimiser()
         decay = recipe.average_decay
         self.average = None if decay is None else WeightAverage(list(self.model.parameters()), decay)
@@ -229,13 +229,16 @@ class Training:
             return torch.cat([self.logits(batch).argmax(1).cpu() for batch in images.split(self.predict_batch)])
 
 
-def _fuse_blocks(model: nn.Module) -> None:
-    """Compiles the residual blocks for training, one by one: equal blocks share their code, so it takes seconds."""
+def _fuse_blocks(model: nn.Module, batch: int) -> None:
+    """Compiles the residual blocks for training, one by one: equal blocks share their code, so it takes seconds.
+
+    For batches of one size alone: the short one that ends an epoch would double the time that compiling takes.
+    """
     for block in getattr(model, "blocks", ()):
         plain, fused = block.forward, fused_on_cuda(block.forward)
 
         def forward(*inputs: Tensor, block=block, plain=plain, fused=fused) -> Tensor:
-            return (fused if block.training else plain)(*inputs)
+            return (fused if block.training and len(inputs[0]) == batch else plain)(*inputs)
 
         block.forward = forward
 
