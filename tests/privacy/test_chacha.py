@@ -90,6 +90,14 @@ def test_library_and_torch_give_identical_bits(num_words: int, counter: int, mon
     assert torch.equal(by_library, by_torch)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("num_words", [1, 1000, 930_000, 16 * (chacha._CHUNK_BLOCKS + 3)])
+def test_compiled_for_cuda_the_stream_has_the_same_bits(num_words: int) -> None:
+    key, nonce = bytes(range(7, 39)), bytes(range(12))
+    on_cuda = keystream_words(key, nonce, num_words, torch.device("cuda"), counter=5)
+    assert torch.equal(on_cuda.cpu(), keystream_words(key, nonce, num_words, CPU, counter=5))
+
+
 @pytest.mark.usefixtures("path")
 def test_a_stream_continues_at_its_counter() -> None:
     whole = stream(COUNTING_KEY, bytes(12), 64 * 6, 0)
