@@ -63,7 +63,7 @@ def together(teachers: WantBrightness, release: Callable[[Tensor], Tensor], draw
     initialise(generator, named_generator(0, "weights"))
     return Together(
         generator=generator, teachers=teachers, frequencies=LowFrequencies(SPEC, 3, CPU), images=4, pool=2,
-        teacher_steps=2, warm_up=5, release=release, draws=draws,
+        teacher_steps=2, warm_up=5, release=release, watch=lambda *_: None, draws=draws,
     )  # fmt: skip
 
 
@@ -71,7 +71,8 @@ def in_turn(teachers: WantBrightness, release: Callable[[Tensor, Draw], Tensor],
     generator = SpectralGenerator(SPEC, latent_size=2, channels=8)
     initialise(generator, named_generator(0, "weights"))
     return InTurn(
-        generator=generator, teachers=teachers, images=4, teacher_steps=2, release=release, draws=draws,
+        generator=generator, teachers=teachers, images=4, teacher_steps=2, release=release,
+        watch=lambda *_: None, draws=draws,
         turn=lambda step: shard_draw(step, 3, "round-robin", SeededNoise(0)),
     )  # fmt: skip
 

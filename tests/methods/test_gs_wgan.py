@@ -166,6 +166,33 @@ def test_together_noise_of_twice_the_row_is_really_added(released: list[Any], tm
     assert float(noise.std()) == pytest.approx(2 * plan.noise_multiplier, rel=0.06)
 
 
+@pytest.mark.parametrize("accounting", ["proven", "published"])
+def test_the_owner_can_see_how_long_gradients_are(
+    accounting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, plain = [], CriticStack.image_gradients
+
+    def watched(self: CriticStack, *arguments: Any) -> Tensor:
+        seen.append(1000 * plain(self, *arguments))  # long enough to be clipped
+        return seen[-1]
+
+    monkeypatch.setattr(CriticStack, "image_gradients", watched)
+    monkeypatch.setattr(shard_teaching, "NORMS_EVERY", 2)
+    images = make_images()
+    plan = tiny_plan(images, "gs-wgan", accounting=accounting)
+    execute(images, plan, tmp_path / "run", allow_published=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "vault" / "history.jsonl").read_text().splitlines()]
+    found = {(line["name"], line["step"]): line["value"] for line in lines}
+    if accounting == "proven":
+        assert {step for _, step in found} == {2, 4}
+        assert found["gradient norm/mean", 4] > 0
+        return
+    lengths = 3 * seen[3][0].flatten(1).norm(dim=1)  # of three images, each on its own
+    assert found["gradient norm/mean before clipping", 4] == pytest.approx(float(lengths.mean()), rel=1e-5)
+    assert found["gradient norm/spread before clipping", 4] == pytest.approx(float(lengths.std(correction=0)), rel=1e-4)
+    assert found["gradient norm/mean after clipping", 4] == pytest.approx(float(lengths.clamp(max=1).mean()), rel=1e-5)
+
+
 def test_a_shard_without_images_and_a_critic_out_of_its_mind_release_nothing_but_noise(
     released: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

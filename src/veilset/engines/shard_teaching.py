@@ -20,7 +20,7 @@ from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
 from veilset.engines.shard_batches import ImageShards
-from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, teach
+from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, Watch, teach
 from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
 from veilset.nets.frequencies import LowFrequencies
@@ -37,6 +37,8 @@ from veilset.randomness import initialise
 CHECKPOINT_EVERY_WARM_STEPS = 500
 CLIP = 1.0
 """Of the gradient in one image, in the paper."""
+NORMS_EVERY = 20
+"""Steps between two looks at the lengths of gradients."""
 
 
 class ShardTaught:
@@ -143,7 +145,8 @@ def _together(
     return Together(
         generator=generator, teachers=teachers, images=config.images_per_step, pool=config.pool,
         frequencies=LowFrequencies(generator.spec, config.frequencies, context.device),
-        teacher_steps=config.critic_steps, warm_up=config.warm_up, release=release, draws=draws,
+        teacher_steps=config.critic_steps, warm_up=config.warm_up, release=release, watch=_norms(context),
+        draws=draws,
     )  # fmt: skip
 
 
@@ -161,8 +164,24 @@ def _in_turn(
     return InTurn(
         generator=generator, teachers=teachers, images=config.images_per_step, teacher_steps=config.critic_steps,
         turn=lambda step: shard_draw(step, config.shards, config.turns, context.door.noise),
-        release=release, draws=draws,
+        release=release, watch=_norms(context, clipped=True), draws=draws,
     )  # fmt: skip
+
+
+def _norms(context: FitContext, *, clipped: bool = False) -> Watch:
+    """Records how long the teachers' gradients are: of one image each where they are clipped, else of all images."""
+
+    def watch(step: int, rows: Tensor) -> None:
+        if (step + 1) % NORMS_EVERY:
+            return
+        # The rows are those of a mean over images; the paper's norms are those of an image on its own.
+        lengths = rows.norm(dim=1) * (len(rows) if clipped else 1)
+        kinds = {"before clipping": lengths, "after clipping": lengths.clamp(max=CLIP)} if clipped else {"": lengths}
+        for kind, values in kinds.items():
+            context.history(f"gradient norm/mean {kind}".strip(), step + 1, float(values.mean()))
+            context.history(f"gradient norm/spread {kind}".strip(), step + 1, float(values.std(correction=0)))
+
+    return watch
 
 
 def _warm_start(config: TeachingSettings, critics: CriticStack, draws: torch.Generator, context: FitContext) -> None:

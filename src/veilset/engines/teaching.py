@@ -28,6 +28,8 @@ from veilset.privacy.sampling import Draw
 NAME = "generator"
 Lesson = Callable[[int], tuple[Tensor, Tensor]]
 """Step -> generated images, with their graph, and the released gradient of the loss in them."""
+Watch = Callable[[int, Tensor], None]
+"""Is shown a step and its rows before they are bounded: private, for the owner's history."""
 
 
 class Teachers(Protocol):
@@ -59,6 +61,7 @@ class Together:
     """Steps of the teachers before the first release, on top."""
     release: Callable[[Tensor], Tensor]
     """Rows (teachers, numbers), private -> their noisy sum, (numbers,)."""
+    watch: Watch
     draws: torch.Generator
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
@@ -68,8 +71,9 @@ class Together:
         fakes = PooledFakes(pool.unflatten(0, (-1, self.pool)))
         self.teachers.train(fakes, self.teacher_steps + (self.warm_up if step == 0 else 0))
         images, labels = _batch(self.generator, self.images, self.draws)
-        wanted = self.frequencies.of(self.teachers.image_gradients(images.detach(), labels))
-        released = self.release(wanted.flatten(1)).reshape(self.images, -1)
+        wanted = self.frequencies.of(self.teachers.image_gradients(images.detach(), labels)).flatten(1)
+        self.watch(step, wanted)
+        released = self.release(wanted).reshape(self.images, -1)
         return images, self.frequencies.images(released.to(images))
 
 
@@ -85,6 +89,7 @@ class InTurn:
     """Whose turn it is in a step."""
     release: Callable[[Tensor, Draw], Tensor]
     """Rows (images, numbers), private -> with noise, in the same shape."""
+    watch: Watch
     draws: torch.Generator
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
@@ -92,8 +97,9 @@ class InTurn:
         turn = self.turn(step)
         self.teachers.train(GeneratedFakes(self.generator), self.teacher_steps, turn.indices)
         images, labels = _batch(self.generator, self.images, self.draws)
-        (wanted,) = self.teachers.image_gradients(images.detach(), labels, turn.indices)
-        return images, self.release(wanted.flatten(1), turn).reshape(images.shape).to(images)
+        wanted = self.teachers.image_gradients(images.detach(), labels, turn.indices)[0].flatten(1)
+        self.watch(step, wanted)
+        return images, self.release(wanted, turn).reshape(images.shape).to(images)
 
 
 @dataclass(frozen=True)
