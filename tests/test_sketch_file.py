@@ -14,17 +14,29 @@ from veilset.data.spec import ImageSpec
 from veilset.errors import ArtifactError, ConfigError
 from veilset.nets.feature_bank import FeatureBank
 from veilset.nets.measurement import Measurement
+from veilset.nets.mixed_features import MixedBank
 from veilset.nets.tone_bank import ToneBank
 from veilset.randomness import named_generator
-from veilset.sketch_file import Layout, Round, networks_bytes, read_networks, read_rounds, round_tensors, sketch_bytes
+from veilset.sketch_file import (
+    CENTRES,
+    Layout,
+    Round,
+    networks_bytes,
+    read_networks,
+    read_rounds,
+    round_tensors,
+    sketch_bytes,
+)
 
 SPEC = ImageSpec(height=16, width=16, channels=1, class_names=("a", "b"))
 LAYOUT = Layout(networks=2, width=3, network_seed=5, total_weight=0.2, tone_share=0.1, later=((3, 4),))
 TONES = 7 * 7 * 25
+FIRST, SECOND = (f"networks.networks.weight_{block}" for block in range(2))
 
 
 def networks(count: int = 3, width: int = 4) -> Measurement:
-    return Measurement(FeatureBank.draw(SPEC, count, width, named_generator(0, "test")), ToneBank(1), 0.1)
+    bank = MixedBank(FeatureBank.draw(SPEC, count, width, named_generator(0, "test")))
+    return Measurement(bank, ToneBank(1), 0.1)
 
 
 def some_rounds() -> list[Round]:
@@ -53,7 +65,7 @@ def test_the_first_round_is_its_sums_alone_because_its_networks_follow_from_the_
     names = set(LAYOUT.expected(SPEC))
     assert {name for name in names if name.startswith("round.0")} == {"round.0.sums"}
     assert {name.removeprefix("round.1.") for name in names - {"round.0.sums"}} == {
-        "sums", "networks.weight_0", "networks.weight_1", "networks.centre",
+        "sums", FIRST, SECOND, "networks.networks.centre", "networks.centre",
     }  # fmt: skip
 
 
@@ -95,16 +107,13 @@ def hostile() -> dict[str, dict[str, torch.Tensor]]:
         "none": {},
         "another name": {**good, "critic": torch.zeros(1)},
         "no centre": {name: tensor for name, tensor in good.items() if name != "networks.centre"},
-        "a block too many": {**good, "networks.weight_2": good["networks.weight_1"].clone()},
-        "floats": {**good, "networks.weight_0": good["networks.weight_0"].float()},
-        "a flat weight": {**good, "networks.weight_0": good["networks.weight_0"].flatten()},
-        "of colour images": {**good, "networks.weight_0": good["networks.weight_0"].expand(3, 4, 3, 3, 3).contiguous()},
-        "weights off the grid": {**good, "networks.weight_1": torch.full_like(good["networks.weight_1"], -128)},
-        "a far centre": {**good, "networks.centre": torch.full_like(good["networks.centre"], 0.9)},
-        "a centre that is no number": {
-            **good,
-            "networks.centre": torch.full_like(good["networks.centre"], float("nan")),
-        },
+        "a block too many": {**good, "networks.networks.weight_2": good[SECOND].clone()},
+        "floats": {**good, FIRST: good[FIRST].float()},
+        "a flat weight": {**good, FIRST: good[FIRST].flatten()},
+        "of colour images": {**good, FIRST: good[FIRST].expand(3, 4, 3, 3, 3).contiguous()},
+        "weights off the grid": {**good, SECOND: torch.full_like(good[SECOND], -128)},
+        **{f"a far {name}": {**good, name: torch.full_like(good[name], 0.9)} for name in CENTRES},
+        **{f"a {name} that is no number": {**good, name: torch.full_like(good[name], torch.nan)} for name in CENTRES},
     }
 
 
@@ -116,7 +125,7 @@ def test_networks_from_strangers_are_refused_where_their_features_would_not_be_e
 
 def test_a_header_that_promises_huge_networks_allocates_nothing() -> None:
     entry = {"dtype": "I8", "shape": [2**40, 4, 1, 3, 3], "data_offsets": [0, 4]}
-    text = json.dumps({"networks.weight_0": entry}).encode()
+    text = json.dumps({FIRST: entry}).encode()
     with pytest.raises(ArtifactError):
         read_networks(len(text).to_bytes(8, "little") + text + b"1234", SPEC, 0.1)
 

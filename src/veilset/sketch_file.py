@@ -29,6 +29,8 @@ MAX_VALUES = 1 << 28
 """Numbers of one round, over all classes."""
 MAX_WEIGHTS = 1 << 28
 """Weights of the networks of one round."""
+CENTRES = ("networks.networks.centre", "networks.centre")
+"""From which the features of trained networks, and mixtures of these, are seen."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def networks_bytes(bank: Measurement) -> bytes:
 
 def read_networks(data: bytes, spec: ImageSpec, tone_share: float) -> Measurement:
     """Networks from an untrusted file: names, types and shapes for these images, sizes, and the integer grid."""
-    first = declared_shapes(data).get("networks.weight_0", (torch.int8, ()))[1]
+    first = declared_shapes(data).get("networks.networks.weight_0", (torch.int8, ()))[1]
     if len(first) != 5:
         raise ArtifactError("networks written by --features-out", "no such weights", "Give that file.")
     try:
@@ -176,15 +178,16 @@ def same_networks(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> boo
 
 def _network_shapes(spec: ImageSpec, count: int, width: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     weights = {
-        f"networks.weight_{block}": (torch.int8, shape) for block, shape in enumerate(shapes(spec, count, width))
+        f"networks.networks.weight_{block}": (torch.int8, shape)
+        for block, shape in enumerate(shapes(spec, count, width))
     }
-    return {**weights, "networks.centre": (torch.float32, (count, MAP * MAP * width))}
+    return {**weights, **{name: (torch.float32, (count, MAP * MAP * width)) for name in CENTRES}}
 
 
 def _check_exact(tensors: Mapping[str, Tensor]) -> None:
     """Larger weights or centres would leave the range in which features are exact, and with it the exact bound."""
     largest = max(int(tensor.to(torch.int16).abs().max()) for name, tensor in tensors.items() if "weight_" in name)
-    farthest = float(tensors["networks.centre"].double().norm(dim=1).max())
+    farthest = max(float(tensors[name].double().norm(dim=1).max()) for name in CENTRES)
     if largest > WEIGHT_TOP or farthest > 1.001:
         raise ArtifactError(
             f"weights of at most {WEIGHT_TOP} and centres of length at most 1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
-from veilset.nets.feature_bank import LEVEL, MAP, FeatureBank, in_range, shapes, soft_features
+from veilset.nets.feature_bank import LEVEL, MAP, CentredBank, FeatureBank, in_range, shapes, soft_features
 from veilset.nets.jitter import Jitter
 
+SomeBank = TypeVar("SomeBank", bound=CentredBank)
 BATCH = 128
 RATE = 1e-3
 CENTRE_BATCH = 500
@@ -74,8 +76,8 @@ def features_of(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def centred(bank: FeatureBank, images: Tensor) -> FeatureBank:
-    """The same networks, seen from the mean of their unit vectors of `images` (synthetic ones)."""
+def centred(bank: SomeBank, images: Tensor) -> SomeBank:
+    """The same measurements, seen from the mean of their unit vectors of `images` (synthetic ones)."""
     bank = bank.seen_from(torch.zeros_like(bank.centre)).to(images.device)
     total = torch.zeros(bank.count, bank.length, dtype=torch.float64, device=images.device)
     for batch in images.split(CENTRE_BATCH):

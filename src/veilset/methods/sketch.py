@@ -36,6 +36,7 @@ from veilset.nets.feature_bank import MAP
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
 from veilset.nets.measurement import Measurement
+from veilset.nets.mixed_features import MixedBank
 from veilset.nets.tone_bank import ToneBank
 from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_total
 from veilset.privacy.claim import Published
@@ -284,7 +285,8 @@ def train_networks(
         progress=lambda done, total: context.progress(f"training networks for round {number + 1}", done, total),
     )  # fmt: skip
     # Tones have no centre: seen from images that are too bright, darker ones look alike however dark they are.
-    bank = Measurement(centred(networks, images), ToneBank(spec.channels).to(context.device), config.tone_share)
+    mixtures = centred(MixedBank(centred(networks, images)), images)
+    bank = Measurement(mixtures, ToneBank(spec.channels).to(context.device), config.tone_share)
     context.checkpoints.save(f"networks {number}", bank.state_dict())
     return bank
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -87,18 +88,36 @@ class Bank(nn.Module):
         return F.normalize(self.smooth(images, which), dim=-1)
 
 
-class FeatureBank(Bank):
-    """`count` networks as stacked integer weights, and for each the centre its vectors are seen from.
+class CentredBank(Bank):
+    """Measurements that are seen from a centre of their own.
 
     Networks look at all images from far away: nine tenths of their vectors are the same for every image. Seen from the
     mean vector of images like them (synthetic ones), what differs between images fills the whole length.
     """
 
+    def __init__(self, count: int, length: int, centre: Tensor | None) -> None:
+        super().__init__(count, length)
+        self.register_buffer("centre", torch.zeros(count, length) if centre is None else centre.float())
+        self.centre: Tensor
+
+    def _exact(self, levels: Tensor, which: Tensor) -> Tensor:
+        centre = (self.centre[which].double() * UNIT).round()
+        return _scaled_to_one((super()._exact(levels, which) * UNIT).round() - centre)
+
+    def soft(self, images: Tensor, which: Tensor) -> Tensor:
+        return F.normalize(super().soft(images, which) - self.centre[which], dim=-1)
+
+    def seen_from(self, centre: Tensor) -> Self:
+        """The same measurements with other centres."""
+        raise NotImplementedError
+
+
+class FeatureBank(CentredBank):
+    """`count` networks as stacked integer weights, and for each the centre its vectors are seen from."""
+
     def __init__(self, weights: Sequence[Tensor], centre: Tensor | None = None) -> None:
         count, width = weights[0].shape[:2]
-        super().__init__(count, MAP * MAP * width)
-        self.register_buffer("centre", torch.zeros(count, self.length) if centre is None else centre.float())
-        self.centre: Tensor
+        super().__init__(count, MAP * MAP * width, centre)
         self.width = self.values_per_pixel = width
         self.blocks = len(weights)
         for block, weight in enumerate(weights):
@@ -120,16 +139,8 @@ class FeatureBank(Bank):
     def weights(self) -> list[Tensor]:
         return [getattr(self, f"weight_{block}") for block in range(self.blocks)]
 
-    def seen_from(self, centre: Tensor) -> FeatureBank:
-        """The same networks with other centres."""
-        return FeatureBank(self.weights, centre)
-
-    def _exact(self, levels: Tensor, which: Tensor) -> Tensor:
-        centre = (self.centre[which].double() * UNIT).round()
-        return _scaled_to_one((super()._exact(levels, which) * UNIT).round() - centre)
-
-    def soft(self, images: Tensor, which: Tensor) -> Tensor:
-        return F.normalize(super().soft(images, which) - self.centre[which], dim=-1)
+    def seen_from(self, centre: Tensor) -> Self:
+        return type(self)(self.weights, centre)
 
     def whole(self, images: Tensor, which: Tensor) -> Tensor:
         weights = [weight[which].float() for weight in self.weights]

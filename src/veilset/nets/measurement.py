@@ -9,23 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from veilset.nets.feature_bank import Bank, FeatureBank
+from veilset.nets.mixed_features import MixedBank
 from veilset.nets.tone_bank import ToneBank
 
 
 class Measurement(nn.Module):
     """Networks and tones as one row of length at most 1, of whose square the tones have a fixed share."""
 
-    def __init__(self, networks: FeatureBank, tones: ToneBank, tone_share: float) -> None:
+    def __init__(self, networks: FeatureBank | MixedBank, tones: ToneBank, tone_share: float) -> None:
         super().__init__()
         self.networks, self.tones, self.tone_share = networks, tones, tone_share
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], channels: int, tone_share: float) -> Measurement:
-        """From what `state_dict` gives; other names are ignored."""
-        prefix = "networks.weight_"
+        """With mixed features, from what `state_dict` gives; other names are ignored."""
+        prefix = "networks.networks.weight_"
         weights = [tensors[f"{prefix}{block}"] for block in range(sum(name.startswith(prefix) for name in tensors))]
-        networks = FeatureBank(weights, tensors["networks.centre"])
-        return cls(networks, ToneBank(channels), tone_share)
+        networks = FeatureBank(weights, tensors["networks.networks.centre"])
+        return cls(MixedBank(networks, tensors["networks.centre"]), ToneBank(channels), tone_share)
 
     @property
     def parts(self) -> list[tuple[Bank, float]]:
