@@ -20,6 +20,7 @@ from veilset.report.series import (
     NormHistogram,
     NormPanel,
     Point,
+    StagePanel,
     Trace,
     UtilityPanel,
 )
@@ -31,9 +32,11 @@ __all__ = [
     "NormHistogram",
     "NormPanel",
     "Point",
+    "StagePanel",
     "Trace",
     "UtilityPanel",
     "confusion_matrix",
+    "continual",
     "history",
     "norm_dynamics",
     "norm_histograms",
@@ -160,6 +163,28 @@ def _history_panel(panel: HistoryPanel) -> Draw:
         _traces(axes, panel.traces)
         axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
         axes.set_title(panel.title, loc="left")
+        _legend(axes)
+
+    return draw
+
+
+def continual(panels: Sequence[StagePanel], *, image_format: Format = "svg") -> bytes:
+    """Accuracy after each task (PSG, continual learning). As private as the scores that are drawn."""
+    names = list(dict.fromkeys(trace.label for panel in panels for trace in panel.traces))
+    looks = {name: look(number) for number, name in enumerate(names)}
+    return draw_panels([_stage_panel(panel, looks) for panel in panels], image_format=image_format)
+
+
+def _stage_panel(panel: StagePanel, looks: dict[str, dict[str, Any]]) -> Draw:
+    def draw(axes: Any) -> None:
+        for trace in panel.traces:
+            sds = trace.sd or [0.0] * len(trace.steps)
+            _line(axes, trace.steps, trace.mean, sds, trace.label, looks[trace.label])
+        axes.set_title(f"{panel.title}\n{panel.terms}", loc="left")
+        axes.set_xticks(range(1, len(panel.tasks) + 1), panel.tasks, fontsize=8)
+        axes.set_xlabel("\nclasses that each task added")
+        axes.set_ylabel(panel.metric)
+        axes.set_ylim(0, 1.02)
         _legend(axes)
 
     return draw
