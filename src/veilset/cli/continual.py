@@ -102,6 +102,12 @@ def describe(course: Course, show: Show) -> None:
     )
     for number, task in enumerate(course.partition.tasks, start=1):
         show.say(f"task {number}        {', '.join(task.classes)}; declared size {task.declared_size}")
+    first = course.plans[0]
+    show.say(f"released      for each task, {first.forecast.released}")
+    seconds = sum(plan.forecast.seconds for plan in course.plans)
+    show.say(f"expected      about {seconds:.0f} s on two CPU cores for all tasks, and more to judge them")
+    for warning in dict.fromkeys(warning for plan in course.plans for warning in plan.warnings):
+        show.warn(warning)
 
 
 def _tasks(text: str | None) -> list[list[str]] | None:

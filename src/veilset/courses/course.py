@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from veilset.classifier import METHOD as DP_SGD
@@ -49,18 +50,30 @@ class Course:
         """Whether a classifier is released instead of images."""
         return self.method == DP_SGD.name
 
-    def plans(self) -> list[Plan]:
-        """One for each task, by its own declared size."""
-        return [self._plan(task) for task in self.partition.tasks]
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """One for each task, by its own declared size. Equal tasks are calibrated once, which takes seconds."""
+        made: dict[tuple[int, int], Plan] = {}
+        for task in self.partition.tasks:
+            alike = (task.declared_size, len(task.classes))
+            if alike not in made:
+                made[alike] = self._plan(task)
+        return tuple(self._named(made[task.declared_size, len(task.classes)], task) for task in self.partition.tasks)
 
     def _plan(self, task: Task) -> Plan:
-        spec = self.spec if self.classifies else replace(self.spec, class_names=task.classes)
         facts = PublicFacts(
-            spec=spec, declared_size=task.declared_size, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD
+            spec=self._spec(task), declared_size=task.declared_size, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD
         )
         return plan_mechanism(
             self.mechanism, facts, epsilon=self.epsilon, delta=self.delta, settings=self.settings, seed=self.seed
         )
+
+    def _named(self, plan: Plan, task: Task) -> Plan:
+        return replace(plan, facts=replace(plan.facts, spec=self._spec(task)))
+
+    def _spec(self, task: Task) -> ImageSpec:
+        """What the images of a task look like: a classifier knows all classes from the start."""
+        return self.spec if self.classifies else replace(self.spec, class_names=task.classes)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "spec": self.spec.to_json(), "partition": self.partition.to_json()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class CourseFolder:
         self.path, self.release, self.vault = path, path / "release", path / "vault"
 
     @classmethod
-    def create(cls, path: Path, course: Course, plans: list[Plan]) -> CourseFolder:
+    def create(cls, path: Path, course: Course, plans: Sequence[Plan]) -> CourseFolder:
         """The folder of a new course, which its caller has found to be empty."""
         folder = cls(path)
         folder.vault.mkdir(parents=True, mode=0o700)

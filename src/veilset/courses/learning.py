@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from veilset.classifier import PrivateClassifier
 from veilset.courses.course import Course
 from veilset.courses.folder import CourseFolder, check_new
-from veilset.courses.release import write_course_release
+from veilset.courses.release import is_course, write_course_release
 from veilset.data.fingerprints import KEY_BYTES, fingerprints
 from veilset.data.spec import ImageSet
 from veilset.errors import VeilsetError
@@ -57,19 +58,19 @@ def learn(
     before: Learned | None = None
     for number in range(1, len(course.partition.tasks) + 1):
         before = _learn_task(images, course, folder, number, before, device, progress)
-    write_course_release(folder, course)
+    if not is_course(path):
+        write_course_release(folder, course)
     return folder
 
 
 def _begun(images: ImageSet, course: Course, path: Path) -> CourseFolder:
-    plans = course.plans()
-    for number, plan in enumerate(plans, start=1):
+    for number, plan in enumerate(course.plans, start=1):
         check_allowed(plan, task_images(images, course, number), allow_published=False)
     check_new(path)
-    return CourseFolder.create(path, course, _reserved(images, plans))
+    return CourseFolder.create(path, course, _reserved(images, course.plans))
 
 
-def _reserved(images: ImageSet, plans: list[Plan]) -> list[Plan]:
+def _reserved(images: ImageSet, plans: Sequence[Plan]) -> Sequence[Plan]:
     """The plans with their costs charged to the data set's budget, all of them or none."""
     budget, data = budget_of(images.source), images.source.path
     if budget is None or data is None:

@@ -78,11 +78,10 @@ def verify_course(path: Path) -> dict[str, Any]:
         card = course_card(value, privacy.claim)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError("a complete course.json", f"{error!r}", "Copy the course again.") from error
-    if value.get("veilset") == veilset.__version__:
-        if claim != privacy.claim:
-            raise ArtifactError(privacy.claim.summary, claim.summary, "Do not trust this course.")
-        if (_about(path) / CARD).read_bytes() != card.encode():
-            raise ArtifactError("the card of this claim", "another text in README.md", "Do not trust this course.")
+    if claim != privacy.claim:
+        raise ArtifactError(privacy.claim.summary, claim.summary, "Do not trust this course.")
+    if value["veilset"] == veilset.__version__ and (_about(path) / CARD).read_bytes() != card.encode():
+        raise ArtifactError("the card of this claim", "another text in README.md", "Do not trust this course.")
     return {
         "method": str(value["method"]),
         "claim": privacy.claim.summary,
