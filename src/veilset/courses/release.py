@@ -34,6 +34,11 @@ def is_course(path: Path) -> bool:
     return (_about(path) / COURSE).is_file()
 
 
+def read_course(path: Path) -> dict[str, Any]:
+    """What a finished course says about itself; `verify_course` checks it."""
+    return parse_json((_about(path) / COURSE).read_bytes(), COURSE)
+
+
 def write_course_release(folder: CourseFolder, course: Course, scores: Sequence[dict[str, Any]] = ()) -> Claim:
     """Writes what may be shared about all tasks together; `scores` are public ones alone."""
     privacy = privacy_of_tasks(folder.path, len(course.partition.tasks))
@@ -66,8 +71,7 @@ def verify_course(path: Path) -> dict[str, Any]:
 
     Raises: ArtifactError, LedgerError or PrivacyError for anything that does not hold.
     """
-    data = (_about(path) / COURSE).read_bytes()
-    value = parse_json(data, COURSE)
+    value = read_course(path)
     try:
         partition, spec = Partition.from_json(value["tasks"]), ImageSpec.from_json(value["spec"])
         claim = Claim.from_json(value["claim"])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from veilset.artifact import parse_json
 from veilset.classifier import PrivateClassifier, open_classifier
 from veilset.courses.course import Course
-from veilset.courses.folder import COURSE, CourseFolder
+from veilset.courses.folder import CourseFolder
 from veilset.courses.learning import learn
+from veilset.courses.release import read_course
 from veilset.courses.scores import Judges, check_test, score_course
 from veilset.data.spec import ImageSet
 from veilset.evaluate import Score
@@ -33,7 +33,7 @@ class LearnedCourse:
     @property
     def claim(self) -> Claim:
         """About all tasks together: the dearest counts."""
-        return Claim.from_json(parse_json((self.folder.release / COURSE).read_bytes(), COURSE)["claim"])
+        return Claim.from_json(read_course(self.folder.path)["claim"])
 
     @property
     def models(self) -> list[Model | PrivateClassifier]:

@@ -14,6 +14,7 @@ import torch
 
 from veilset.classifier import open_classifier
 from veilset.courses.course import Course
+from veilset.courses.figure import stage_panel
 from veilset.courses.folder import CourseFolder
 from veilset.courses.release import FIGURE, write_course_release
 from veilset.data.spec import ImageSet
@@ -25,11 +26,10 @@ from veilset.files import read_json, write_atomically
 from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
-from veilset.privacy.claim import shown
-from veilset.report.plots import StagePanel, Trace, continual
+from veilset.report.plots import continual
 from veilset.scoring import SCORES, Warn, overlap_warnings
 
-METRIC = "accuracy over all classes so far"
+PRIVATE = "private test images"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def score_course(
     for run in runs:
         note_look(run, [test.source])
     asked = {"test": test.source.benchmark or test.source.path, **json.loads(json.dumps(asdict(judges)))}
-    scores = _kept(folder, asked)
+    scores = kept_scores(folder, asked)
     for stage in range(len(scores) + 1, len(runs) + 1):
         scores.append(_score(folder, course, test, judges, stage, torch.device(device), progress))
         value = {"asked": asked, "stages": [score.to_json() for score in scores]}
@@ -82,11 +82,12 @@ def score_course(
     return scores
 
 
-def _kept(folder: CourseFolder, asked: dict[str, Any]) -> list[Score]:
-    """Stages that were measured in the same way before an interrupt."""
+def kept_scores(folder: CourseFolder, asked: dict[str, Any] | None = None) -> list[Score]:
+    """Stages that were measured before, all of them or none; with `asked`, only if they were measured so."""
     path = folder.vault / SCORES
-    value = read_json(path, "scores of a course") if path.is_file() else {}
-    return [Score.from_json(score) for score in value["stages"]] if value.get("asked") == asked else []
+    value = read_json(path, "scores of a course") if path.is_file() else {"asked": asked, "stages": []}
+    alike = asked is None or value["asked"] == asked
+    return [Score.from_json(score) for score in value["stages"]] if alike else []
 
 
 def _score(
@@ -145,12 +146,8 @@ def _show(folder: CourseFolder, course: Course, test: ImageSet, scores: Sequence
         for stage, score in enumerate(scores, start=1)
     ]  # fmt: skip
     claim = write_course_release(folder, course, rows if public else ())
-    panel = StagePanel(
-        title=f"{test.source.benchmark or 'private test images'}, epsilon {shown(claim.epsilon or 0.0)}",
-        metric=METRIC,
-        terms=f"delta {claim.delta:g}, {claim.adjacency} of one {claim.unit}",
-        tasks=tuple("\n".join(task.classes) for task in course.partition.tasks), traces=(_trace(course, scores),),
-    )  # fmt: skip
+    accuracies = {course.method: [(score.mean, score.sd) for score in scores]}
+    panel = stage_panel(test.source.benchmark or PRIVATE, claim, course.partition, accuracies)
     try:
         picture = continual([panel], image_format="png")
     except MissingExtra as error:
@@ -158,12 +155,3 @@ def _show(folder: CourseFolder, course: Course, test: ImageSet, scores: Sequence
     write_atomically(folder.vault / FIGURE, picture, mode=0o600)
     if public:
         write_atomically(folder.release / FIGURE, picture)
-
-
-def _trace(course: Course, scores: Sequence[Score]) -> Trace:
-    return Trace(
-        label=course.method,
-        steps=tuple(range(1, len(scores) + 1)),
-        mean=tuple(score.mean for score in scores),
-        sd=tuple(score.sd or 0.0 for score in scores),
-    )
