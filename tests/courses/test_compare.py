@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from .cases import BENCHMARK, learned, some_course, some_images
 FAST = Judges(classifier="lda", samples_per_class=4)
 
 
-def measured(path: Path, method: str = "dp-merf", *, public: bool = True, **options: float) -> Path:
+def measured(path: Path, method: str = "dp-merf", *, public: bool = True, **options: Any) -> Path:
+    options = {"declared_sizes": (20,), **options}
     folder = learned(path, method, **options)
     test = some_images(seed=1, source=BENCHMARK) if public else some_images(seed=1)
     score_course(folder, some_course(method=method, **options), test, FAST)

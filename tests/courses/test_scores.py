@@ -110,6 +110,7 @@ def bars(counts: tuple[int, ...], seed: int = 0) -> ImageSet:
     return ImageSet(spec=spec, pixels=pixels, labels=labels, source=BENCHMARK)
 
 
+@pytest.mark.slow
 def test_images_remember_earlier_tasks_and_a_trained_on_classifier_forgets_them(tmp_path: Path) -> None:
     train, test = bars((60,) * 4), bars((25,) * 4, seed=1)
     common: dict[str, Any] = {

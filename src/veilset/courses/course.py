@@ -130,6 +130,13 @@ def course_for(
     )
 
 
+def split_partition(name: str) -> Partition:
+    """SplitMNIST or SplitFashionMNIST."""
+    names = [KNOWN[name].class_names[number] for number in ORDER]
+    pairs = [tuple(names[place : place + 2]) for place in range(0, len(names), 2)]
+    return Partition(tuple(Task(classes=pair, declared_size=SPLIT_SIZE) for pair in pairs))
+
+
 def _partition(
     images: Images, tasks: Sequence[Sequence[str]] | None, declared_sizes: Sequence[int] | None
 ) -> Partition:
@@ -141,8 +148,7 @@ def _partition(
                 "none",
                 'Pass --tasks "cat,dog;bird,fish": first cat and dog, then the rest.',
             )
-        names = [KNOWN[name].class_names[number] for number in ORDER]
-        tasks = [names[place : place + 2] for place in range(0, len(names), 2)]
+        tasks = [task.classes for task in split_partition(name).tasks]
         declared_sizes = declared_sizes or [SPLIT_SIZE]
     sizes = list(declared_sizes or [])
     sizes = sizes * len(tasks) if len(sizes) == 1 else sizes

@@ -182,7 +182,7 @@ def _stage_panel(panel: StagePanel, looks: dict[str, dict[str, Any]]) -> Draw:
             _line(axes, trace.steps, trace.mean, sds, trace.label, looks[trace.label])
         axes.set_title(f"{panel.title}\n{panel.terms}", loc="left")
         axes.set_xticks(range(1, len(panel.tasks) + 1), panel.tasks, fontsize=8)
-        axes.set_xlabel("\nclasses that each task added")
+        axes.set_xlabel("classes that each task added\n")
         axes.set_ylabel(panel.metric)
         axes.set_ylim(0, 1.02)
         _legend(axes)
