@@ -37,6 +37,7 @@ def test_psg_has_the_runs_of_the_appendix_where_none_are_given() -> None:
     images = known_images("mnist")
     assert course_for(images, method="psg", epsilon=1).settings == {"runs": 200}
     assert course_for(images, method="psg", epsilon=1, runs=7).settings == {"runs": 7}
+    assert course_for(images, method="psg", epsilon=1, preset="small").settings == {"preset": "small"}
     assert course_for(images, method="dp-sgd", epsilon=1).mechanism.Config().epochs == 10
 
 

@@ -81,7 +81,8 @@ def continual(
             images, method=method, epsilon=epsilon, tasks=_tasks(tasks), declared_sizes=_sizes(declared_sizes),
             delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit), seed=seed, **method_options(context),
         )  # fmt: skip
-        describe(course, show)
+        if not resume:
+            describe(course, show)
         name = test or (source if source in KNOWN_NAMES else None)
         real = None
         if name is not None:

@@ -126,7 +126,7 @@ def course_for(
         epsilon=float(epsilon),
         delta=delta,
         seed=seed,
-        settings={**SETTINGS.get(method, {}), **settings},
+        settings=settings if "preset" in settings else {**SETTINGS.get(method, {}), **settings},
     )
 
 
