@@ -126,6 +126,18 @@ def test_a_task_that_stopped_before_its_ledger_begins_anew(tmp_path: Path, monke
     assert verify_course(path)["epsilon"] == pytest.approx(2.0)
 
 
+def test_a_task_that_lost_its_ledger_is_not_released_a_second_time(tmp_path: Path, noise_drawn: Counter[str]) -> None:
+    images, course, path = some_images(), some_course(), tmp_path / "course"
+    with pytest.raises(Killed):
+        learn(images, course, path, progress=dies_at(6))
+    (path / "tasks" / "1" / "vault" / "ledger.jsonl").unlink()
+    before = noise_drawn["releases"]
+    assert before == 1
+    with pytest.raises(RunError, match="its ledger"):
+        learn(images, course, path, resume=True)
+    assert noise_drawn["releases"] == before
+
+
 def test_a_finished_course_is_left_as_it_is(tmp_path: Path, noise_drawn: Counter[str]) -> None:
     folder = learned(tmp_path / "course")
     before = noise_drawn["releases"]

@@ -30,6 +30,7 @@ from veilset.partition import Partition
 from veilset.privacy.events import NOTHING
 from veilset.privacy.noise import NoiseSource
 from veilset.run import budget_of, check_allowed, execute_for, reserve, resume_for
+from veilset.run_folder import RunFolder
 from veilset.scoring import Warn
 
 Learned = Model | PrivateClassifier
@@ -101,8 +102,8 @@ def _learn_task(
         "device": device,
         "progress": lambda message, done, total: progress(f"{doing}: {message}", done, total),
     }
-    if not task.ledger_path.is_file() and task.path.exists():
-        shutil.rmtree(task.path)  # stopped before its ledger was opened: nothing was released
+    if _released_nothing(task):
+        shutil.rmtree(task.path)
     begun = task.path.exists()
     if not course.classifies:
         if begun:
@@ -113,6 +114,12 @@ def _learn_task(
     if begun:
         return resume_for(goal, mine, task.path, **common)
     return execute_for(goal, mine, folder.plan(number), task.path, prepare=goal.prepare, **common)
+
+
+def _released_nothing(task: RunFolder) -> bool:
+    """Whether a task was stopped before its ledger was opened; one that lost its ledger later is not begun anew."""
+    used = task.ledger_path.is_file() or task.finished or any(task.vault.glob("checkpoints/*"))
+    return task.path.exists() and not used
 
 
 def task_images(images: ImageSet, course: Course, number: int) -> ImageSet:
