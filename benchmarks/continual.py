@@ -29,6 +29,7 @@ from run import PARTIAL, Bench
 
 import veilset
 from veilset.api import pick_device
+from veilset.courses.course import SETTINGS as COURSE_SETTINGS
 from veilset.courses.course import SPLITS, split_partition
 from veilset.courses.figure import stage_panel
 from veilset.courses.running import LearnedCourse
@@ -49,7 +50,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("sketch", "mnist"): {"preset": "balanced", "jitter": "handwriting"},
     ("sketch", "fashion-mnist"): {"preset": "balanced", "jitter": "objects"},
 }
-"""Where they are not the defaults of `veilset continual`; the sketch is set as in suites/sketch.toml."""
+"""Beside what `veilset continual` sets for a method; the sketch is set as in suites/sketch.toml."""
 FIGURE = Path(__file__).parent.parent / "docs" / "images" / "continual.png"
 
 
@@ -66,7 +67,7 @@ class Row:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return SETTINGS.get((self.method, self.dataset), {})
+        return {**COURSE_SETTINGS.get(self.method, {}), **SETTINGS.get((self.method, self.dataset), {})}
 
     @property
     def split(self) -> str:
