@@ -81,9 +81,11 @@ def _utility_panel(panel: UtilityPanel, basis: Basis, looks: dict[str, dict[str,
     return draw
 
 
-def _legend(axes: Any) -> None:
+def _legend(axes: Any, columns: int = 1) -> None:
     """Below the panel: names with settings are long, and must not cover what they name."""
-    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.24 if "\n" not in axes.get_xlabel() else -0.32))
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(-0.02, -0.24 if "\n" not in axes.get_xlabel() else -0.32), ncols=columns
+    )
 
 
 def _y_range(panel: UtilityPanel) -> tuple[float, float]:
@@ -185,7 +187,7 @@ def _stage_panel(panel: StagePanel, looks: dict[str, dict[str, Any]]) -> Draw:
         axes.set_xlabel("classes that each task added\n")
         axes.set_ylabel(panel.metric)
         axes.set_ylim(0, 1.02)
-        _legend(axes)
+        _legend(axes, columns=2)
 
     return draw
 
