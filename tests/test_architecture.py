@@ -18,9 +18,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "studio", "console", "__main__"),
-    ("report", "api", "scoring", "dp_scores", "score_checks", "looks"),
+    ("report", "api", "scoring", "dp_scores", "score_checks", "looks", "courses"),
     ("run", "goals", "sharing", "run_folder", "sketching", "synthesis", "merging"),
-    ("model", "sketch_release"),
+    ("model", "sketch_release", "classifier", "partition"),
     ("evaluate", "audit"),
     ("methods", "federated", "pixel_sets"),
     ("engines",),

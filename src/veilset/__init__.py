@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from veilset.api import fit, plan
+from veilset.api import continual, fit, plan
 from veilset.data import ImageSet, ImageSpec, load, stream
 from veilset.errors import VeilsetError
 from veilset.methods.base import all_methods
@@ -16,6 +16,7 @@ __all__ = [
     "Model",
     "VeilsetError",
     "all_methods",
+    "continual",
     "fit",
     "from_pretrained",
     "load",

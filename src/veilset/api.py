@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
+from veilset.courses.course import course_for
+from veilset.courses.running import LearnedCourse, run_course
+from veilset.courses.scores import Judges
 from veilset.data import suggest_declared_size
-from veilset.data.spec import Images, ImageSpec
+from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.errors import ConfigError
 from veilset.methods.base import DEFAULT_METHOD, Progress, PublicFacts, nearest
 from veilset.methods.plan import Accounting, Plan, make_plan
@@ -90,6 +93,37 @@ def fit(
     if temporary is not None:
         weakref.finalize(model, temporary.cleanup)
     return model
+
+
+def continual(
+    images: ImageSet,
+    *,
+    out: str | Path,
+    epsilon: float | None = None,
+    method: str = "psg",
+    test: ImageSet | None = None,
+    judges: Judges | None = None,
+    device: torch.device | str = "auto",
+    progress: Progress = lambda *_: None,
+    resume: bool = False,
+    adjacency: Adjacency | str = Adjacency.ADD_REMOVE,
+    unit: Unit | str = Unit.RECORD,
+    **options: Any,
+) -> LearnedCourse:
+    """Learns disjoint classes task after task, each with its own ledger, and claims the dearest of them.
+
+    Args:
+        epsilon: of each task and, because a record is in one task, of all together; it has no default.
+        method: one that makes images, or "dp-sgd", a classifier that is trained on from task to task.
+        test: real images to measure the accuracy after each task on; `judges` says by which classifier.
+        options: `tasks` and `declared_sizes` (MNIST and Fashion-MNIST have some), `delta`, `seed`, and the method's.
+    """
+    terms = {"adjacency": as_choice(Adjacency, adjacency, "adjacency"), "unit": as_choice(Unit, unit, "unit")}
+    course = course_for(images, method=method, epsilon=epsilon, **terms, **options)
+    return run_course(
+        images, course, Path(out), test=test, judges=judges or Judges(), device=pick_device(device), progress=progress,
+        resume=resume,
+    )  # fmt: skip
 
 
 def pick_device(device: torch.device | str) -> torch.device:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from veilset.errors import ArtifactError, VaultLeak
 from veilset.files import read_json, write_atomically
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import VOID, Claim
 from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.sides import is_sealed, sealed_twin
 
@@ -76,6 +76,25 @@ class Privacy:
     @property
     def records(self) -> tuple[tuple[LedgerRecord, ...], ...]:
         return tuple(tuple(LedgerRecord(read_chain(lines)) for lines in part) for part in self.parts)
+
+
+def combined(
+    parts: tuple[tuple[tuple[str, ...], ...], ...],
+    claims: Sequence[Claim],
+    *,
+    assumptions: Sequence[str] = (),
+    stamps: Sequence[str] = (),
+) -> Privacy:
+    """The claim about several ledgers, priced from them; assumptions and stamps of all that is combined stay."""
+    records = tuple(tuple(LedgerRecord(read_chain(lines)) for lines in part) for part in parts)
+    kept = [stamp for claim in claims for stamp in claim.stamps if not stamp.startswith(VOID)]
+    claim = Claim.from_parts(
+        records,
+        assumptions=tuple(dict.fromkeys([*(text for one in claims for text in one.assumptions), *assumptions])),
+        published=None,
+        stamps=tuple(dict.fromkeys([*kept, *stamps])),
+    )
+    return Privacy(claim, parts)
 
 
 def model_bytes(model: nn.Module) -> bytes:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Claim, shown
 
 
-def plain_words(claim: Claim) -> list[str]:
+def plain_words(claim: Claim, what: str = "model") -> list[str]:
     """The claim in sentences for a privacy officer; numbers come from the run's own ledger."""
     if claim.epsilon is None:
-        return [*claim.stamps, "No privacy can be claimed for this model. Treat it like the images it was trained on."]
+        return [
+            *claim.stamps,
+            f"No privacy can be claimed for this {what}. Treat it like the images it was trained on.",
+        ]
     change = "adding or removing" if claim.adjacency is Adjacency.ADD_REMOVE else "replacing"
     unit = "one image" if claim.unit == "record" else "all images of one person"
     power = claim.attack_power(0.01) or 0.0
     sentences = [
-        f"This model is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private for {change} {unit}.",
-        f"Meaning: {_attack(claim)} at most {100 * power:.3g} %, whatever is done with the model.",
+        f"This {what} is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private for {change} {unit}.",
+        f"Meaning: {_attack(claim)} at most {100 * power:.3g} %, whatever is done with the {what}.",
     ]
     if claim.as_replace is not None:
         sentences.append(f"For replacing {unit} by another, the same noise gives epsilon {shown(claim.as_replace)}.")
@@ -27,8 +31,8 @@ def plain_words(claim: Claim) -> list[str]:
             f"formula: {claim.published.status} ({claim.published.source})."
         )
     sentences += [
-        "Anything computed from this model and public information alone adds no risk. Every further use of the images "
-        "(another model, a score, tuning) adds to it.",
+        f"Anything computed from this {what} and public information alone adds no risk. Every further use of the "
+        "images (another model, a score, tuning) adds to it.",
         "It does not hide facts that are true of the whole group, and it protects nobody if an assumption fails.",
     ]
     return [*claim.stamps, *sentences]
@@ -42,22 +46,58 @@ def _attack(claim: Claim) -> str:
     return "somebody who knows all other images and wrongly picks 1 % of those not used recognises, of those used,"
 
 
-def model_card(config: dict[str, Any], claim: Claim) -> str:
-    spec = config["spec"]
-    settings = "\n".join(f"| {name} | {value} |" for name, value in config["config"].items())
+def claim_text(claim: Claim, what: str = "model") -> str:
+    """The part of a card that says what is proven and what that assumes."""
     assumptions = "\n".join(f"- {text}" for text in claim.assumptions) or "- none: there is no claim"
-    sentences = "\n".join(f"{number}. {text}" for number, text in enumerate(plain_words(claim), start=1))
-    return f"""# Synthetic images by {config["method"]}
-
-![samples](samples.png)
-
-`{claim.summary}`
+    sentences = "\n".join(f"{number}. {text}" for number, text in enumerate(plain_words(claim, what), start=1))
+    return f"""`{claim.summary}`
 
 ## What this means
 {sentences}
 
 ## Assumptions
-{assumptions}
+{assumptions}"""
+
+
+def tasks_table(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Declared facts of tasks that were learned one after the other."""
+    rows = [
+        f"| {number} | {', '.join(task['classes'])} | {task['declared_size']} |"
+        for number, task in enumerate(tasks, start=1)
+    ]
+    return "\n".join(["| task | classes | declared size |", "|---|---|---|", *rows])
+
+
+def classifier_card(config: dict[str, Any], claim: Claim) -> str:
+    spec = config["spec"]
+    settings = "\n".join(f"| {name} | {value} |" for name, value in config["config"].items())
+    return f"""# A classifier by {config["method"]}
+
+{claim_text(claim, "classifier")}
+
+## What it was trained on
+{spec["height"]} x {spec["width"]} images with {spec["channels"]} channel(s), task after task. It knows the classes of
+these tasks, in their order, and was never shown others.
+
+{tasks_table(config["tasks"])}
+
+## Settings
+| option | value |
+|---|---|
+{settings}
+| accounting | {config["accounting"]} |
+| veilset | {config["veilset"]} |
+"""
+
+
+def model_card(config: dict[str, Any], claim: Claim) -> str:
+    spec = config["spec"]
+    settings = "\n".join(f"| {name} | {value} |" for name, value in config["config"].items())
+    return f"""# Synthetic images by {config["method"]}
+
+![samples](samples.png)
+
+{claim_text(claim)}
 
 ## What it generates
 {spec["height"]} x {spec["width"]} images with {spec["channels"]} channel(s), classes: {", ".join(spec["class_names"])}.

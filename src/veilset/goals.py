@@ -12,11 +12,16 @@ from torch import nn
 import veilset
 from veilset.artifact import Privacy, model_bytes, privacy_bytes
 from veilset.card import model_card
+from veilset.classifier import KIND as CLASSIFIER
+from veilset.classifier import METHOD as DP_SGD
+from veilset.classifier import PrivateClassifier, classifier_files, open_classifier
 from veilset.data.pictures import sample_grid
 from veilset.data.spec import Images, ImageSpec
-from veilset.methods.base import FitContext, get_method, layout_of, make_config
+from veilset.methods.base import FitContext, Mechanism, get_method, layout_of, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model, from_pretrained
+from veilset.nets.classifiers import ConvNet
+from veilset.partition import Partition, partitioned
 from veilset.privacy.claim import Claim, Published
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.run_folder import RunFolder
@@ -48,6 +53,9 @@ class Goal(Protocol[Made, Loaded]):
 
     kind: str
 
+    def mechanism(self, plan: Plan) -> Mechanism:
+        """Whose plan it is, and whose assumptions the claim makes."""
+
     def work(self, plan: Plan, images: Images, context: FitContext) -> Made:
         """Vault work and releases through the context's door."""
 
@@ -62,6 +70,9 @@ class ModelGoal:
     """A fitted generator with its card and sample picture."""
 
     kind = "model"
+
+    def mechanism(self, plan: Plan) -> Mechanism:
+        return get_method(plan.method)
 
     def work(self, plan: Plan, images: Images, context: FitContext) -> nn.Module:
         method = get_method(plan.method)
@@ -87,6 +98,38 @@ class ModelGoal:
 
     def load(self, path: Path) -> Model:
         return from_pretrained(path)
+
+
+@dataclass(frozen=True)
+class ClassifierGoal:
+    """The next stage of a classifier: trained on the last task of `partition`, from where `before` stands."""
+
+    partition: Partition
+    before: PrivateClassifier | None
+    kind = CLASSIFIER
+
+    def mechanism(self, plan: Plan) -> Mechanism:
+        return DP_SGD
+
+    def prepare(self, folder: RunFolder) -> None:
+        folder.note_kind(self.kind)
+
+    def work(self, plan: Plan, images: Images, context: FitContext) -> ConvNet:
+        config = make_config(DP_SGD, plan.config)
+        before = None if self.before is None else self.before.network
+        return DP_SGD.fit(config, images.in_memory(), context, before)
+
+    def files(
+        self, folder: RunFolder, plan: Plan, made: ConvNet, ledger: PrivacyLedger, terms: Terms
+    ) -> dict[str, bytes]:
+        claims = [Claim.from_ledger(ledger, **vars(terms))]
+        parts: tuple[tuple[tuple[str, ...], ...], ...] = ((tuple(ledger.lines()),),)
+        if self.before is not None:
+            claims, parts = [self.before.claim, *claims], (*self.before.privacy.parts, *parts)
+        return classifier_files(plan, self.partition, made.cpu(), partitioned(parts, claims))
+
+    def load(self, path: Path) -> PrivateClassifier:
+        return open_classifier(path)
 
 
 def model_config(plan: Plan) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from veilset.artifact import write_release
+from veilset.artifact import combined, write_release
 from veilset.errors import ConfigError
 from veilset.files import require_empty
 from veilset.privacy.claim import common_terms
 from veilset.sharing import verify
 from veilset.sketch_file import same_networks, sketch_bytes
-from veilset.sketch_release import MERGED, SketchRelease, combined, open_sketch, release_config, sketch_files
+from veilset.sketch_release import MERGED, SketchRelease, open_sketch, release_config, sketch_files
 
 
 def merge(paths: Sequence[Path], out: Path) -> SketchRelease:

@@ -128,6 +128,10 @@ def from_pretrained(path: str | Path) -> Model:
         raise ArtifactError(
             "a model", "a sketch, from which one can be made", f"Run `veilset synthesize {path} --out run` first."
         )
+    if config.get("kind") == "classifier":
+        raise ArtifactError(
+            "a model that makes images", "a classifier", "`veilset continual` measures it; it cannot be sampled."
+        )
     try:
         method = get_method(str(config["method"]))
         spec = ImageSpec.from_json(config["spec"])

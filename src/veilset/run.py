@@ -16,7 +16,7 @@ from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
-from veilset.methods.base import FitContext, Progress, get_method
+from veilset.methods.base import FitContext, Mechanism, Progress
 from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.privacy.bounds import Unit
@@ -127,7 +127,7 @@ def resume_for(
     folder.check_same_images(images, budget)
     if folder.finished:
         loaded = goal.load(path)
-        _settle(plan, loaded.privacy.records[0][-1], budget)
+        _settle(plan, loaded.privacy.records[-1][-1], budget)  # its own; parts before it are of other runs
         return loaded
     check_allowed(plan, images, allow_published=allow_published)
     if not folder.ledger_path.is_file():
@@ -164,12 +164,12 @@ def _run(
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:
         folder.note_training_images(images, context.progress)
-        if not getattr(get_method(plan.method), "streams", False):
+        if not getattr(goal.mechanism(plan), "streams", False):
             images = images.in_memory()
         with seals_kept():
             made = goal.work(plan, images, context)
             door.ledger.close()
-            files = goal.files(folder, plan, made, door.ledger, _terms(plan, images, budget))
+            files = goal.files(folder, plan, made, door.ledger, _terms(goal.mechanism(plan), plan, images, budget))
             write_release(folder.release, files)
     finally:
         door.ledger.unlock()
@@ -183,9 +183,9 @@ def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> N
         budget.settle(plan.reservation, record.spent)
 
 
-def _terms(plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
+def _terms(mechanism: Mechanism, plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
-    assumptions = (*get_method(plan.method).assumptions, *untracked(benchmark, budget))
+    assumptions = (*mechanism.assumptions, *untracked(benchmark, budget))
     return Terms(assumptions=assumptions, published=plan.published, stamps=_stamps(plan, benchmark))
 
 

@@ -99,6 +99,10 @@ class RunFolder:
         note = self.vault / KIND
         return str(read_json(note, "the note of what this run makes").get("kind")) if note.is_file() else "model"
 
+    def note_kind(self, kind: str) -> None:
+        """Says what the run makes, so that a resume needs nothing but its folder."""
+        write_atomically(self.vault / KIND, json.dumps({"kind": kind}).encode(), mode=0o600)
+
     @property
     def finished(self) -> bool:
         return (self.release / "manifest.json").is_file()

@@ -7,11 +7,14 @@ from typing import Any
 
 import veilset
 from veilset.artifact import MODEL, parse_json, read_release, write_release
+from veilset.card import classifier_card
+from veilset.classifier import PrivateClassifier, is_classifier, open_classifier
 from veilset.errors import ArtifactError
 from veilset.evaluate.presets import PRESETS
 from veilset.files import require_empty
 from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.model import Model, from_pretrained, release_folder
+from veilset.partition import PARTITIONED
 from veilset.privacy.accounting import Price
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import (
@@ -30,6 +33,8 @@ from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, names_a_benc
 from veilset.sketch_file import FILE
 from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
 
+Opened = Model | SketchRelease | PrivateClassifier
+
 
 def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
     """What anyone can check about a release: hashes, ledger chain, model, and epsilon priced anew by two accountants.
@@ -42,9 +47,7 @@ def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
     Raises: ArtifactError or LedgerError for anything that does not hold.
     """
     files = read_release(release_folder(path))
-    sketch = read_sketch(release_folder(path), files) if FILE in files else None
-    alone = sketch is not None and parse_json(files["config.json"], "config.json").get("kind") == KIND
-    opened = sketch if sketch is not None and alone and MODEL not in files else from_pretrained(path)
+    opened = _opened(path, files)
     claim, records = opened.claim, opened.privacy.records
     _check_terms(claim, records)
     result: dict[str, Any] = {
@@ -69,6 +72,15 @@ def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
         "epsilon_renyi": renyi,
         "verdict": verdict,
     }
+
+
+def _opened(path: Path, files: dict[str, bytes]) -> Opened:
+    config = parse_json(files["config.json"], "config.json")
+    if is_classifier(config):
+        return open_classifier(path)
+    sketch = read_sketch(release_folder(path), files) if FILE in files else None
+    alone = sketch is not None and config.get("kind") == KIND
+    return sketch if sketch is not None and alone and MODEL not in files else from_pretrained(path)
 
 
 def _check_terms(claim: Claim, parts: Parts) -> None:
@@ -142,7 +154,7 @@ def _honest_words(claim: Claim) -> list[tuple[tuple[str, ...], tuple[str, ...]]]
     return [((), (*words, UNTRACKED)), ((), (*words, BEFORE_BUDGET))]
 
 
-def _check_card(files: dict[str, bytes], opened: Model | SketchRelease) -> None:
+def _check_card(files: dict[str, bytes], opened: Opened) -> None:
     """The card is what people read: it must be the one this claim makes, with all the assumptions the kernel makes.
 
     Another version's wording is not compared.
@@ -151,18 +163,16 @@ def _check_card(files: dict[str, bytes], opened: Model | SketchRelease) -> None:
     config = parse_json(files["config.json"], "config.json")
     if config.get("veilset") != veilset.__version__:
         return
-    merged = MERGED if len(opened.privacy.parts) > 1 else ()
-    continued = CONTINUED if any(len(part) > 1 for part in opened.privacy.parts) else ()
-    own = (*get_method(opened.method).assumptions, *merged, *continued)
-    every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *own}
+    every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *_own_assumptions(opened)}
     missing = every - set(claim.assumptions)
     if claim.epsilon is not None and missing:
         raise ArtifactError(
             "every assumption of the claim", f"missing: {sorted(missing)}", "Do not trust this release."
         )
     try:
-        card = card_of(config, claim)
-        published = None if "sketch" in config else _published(config, opened)
+        card = classifier_card(config, claim) if isinstance(opened, PrivateClassifier) else card_of(config, claim)
+        fitted = isinstance(opened, Model) and "sketch" not in config
+        published = _published(config, opened) if fitted else None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ArtifactError("a complete config.json", f"{error!r}", "Do not trust this release.") from error
     if published != claim.published:
@@ -171,7 +181,15 @@ def _check_card(files: dict[str, bytes], opened: Model | SketchRelease) -> None:
         raise ArtifactError("the model card of this claim", "another text in README.md", "Do not trust this release.")
 
 
-def _published(config: dict[str, Any], opened: Model | SketchRelease) -> Published | None:
+def _own_assumptions(opened: Opened) -> tuple[str, ...]:
+    if isinstance(opened, PrivateClassifier):
+        return (*opened.mechanism.assumptions, *PARTITIONED)
+    merged = MERGED if len(opened.privacy.parts) > 1 else ()
+    continued = CONTINUED if any(len(part) > 1 for part in opened.privacy.parts) else ()
+    return (*get_method(opened.method).assumptions, *merged, *continued)
+
+
+def _published(config: dict[str, Any], opened: Opened) -> Published | None:
     """The published epsilon of a fit, after comparing the releases its settings stand for with those in its ledger."""
     method, claim = get_method(opened.method), opened.claim
     facts = PublicFacts(

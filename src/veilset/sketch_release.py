@@ -23,9 +23,9 @@ from veilset.data.spec import ImageSpec
 from veilset.errors import ArtifactError, VeilsetError
 from veilset.methods.base import PublicFacts, layout_in
 from veilset.model import release_folder
-from veilset.privacy.claim import VOID, Claim
+from veilset.privacy.claim import Claim
 from veilset.privacy.events import Composed, Gaussian
-from veilset.privacy.ledger import LedgerRecord, read_chain
+from veilset.privacy.ledger import LedgerRecord
 from veilset.sketch_card import sketch_card
 from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors
 
@@ -176,25 +176,6 @@ def sketch_files(config: dict[str, Any], data: bytes, privacy: Privacy) -> dict[
         "privacy.json": privacy_bytes(privacy),
         "README.md": sketch_card(config, privacy.claim).encode(),
     }
-
-
-def combined(
-    parts: tuple[tuple[tuple[str, ...], ...], ...],
-    claims: Sequence[Claim],
-    *,
-    assumptions: Sequence[str] = (),
-    stamps: Sequence[str] = (),
-) -> Privacy:
-    """The claim about several ledgers, priced from them; assumptions and stamps of all that is combined stay."""
-    records = tuple(tuple(LedgerRecord(read_chain(lines)) for lines in part) for part in parts)
-    kept = [stamp for claim in claims for stamp in claim.stamps if not stamp.startswith(VOID)]
-    claim = Claim.from_parts(
-        records,
-        assumptions=tuple(dict.fromkeys([*(text for one in claims for text in one.assumptions), *assumptions])),
-        published=None,
-        stamps=tuple(dict.fromkeys([*kept, *stamps])),
-    )
-    return Privacy(claim, parts)
 
 
 def card_of(config: dict[str, Any], claim: Claim) -> str:

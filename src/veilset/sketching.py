@@ -6,16 +6,14 @@ rounds and the ledgers of both, and claims their composition: the losses of the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from veilset.artifact import Privacy, read_release, write_release
+from veilset.artifact import Privacy, combined, read_release, write_release
 from veilset.data.spec import Images
 from veilset.errors import ConfigError
-from veilset.files import write_atomically
 from veilset.goals import Terms
 from veilset.methods.base import FitContext, make_config
 from veilset.methods.plan import Plan
@@ -24,13 +22,12 @@ from veilset.nets.measurement import Measurement
 from veilset.privacy.claim import Claim
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.run import execute_for, resume_for
-from veilset.run_folder import KIND, RunFolder
+from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 from veilset.sketch_file import MAX_ROUNDS, Layout, Round, read_networks, round_tensors, sketch_bytes
 from veilset.sketch_release import (
     CONTINUED,
     SketchRelease,
-    combined,
     measurements,
     open_sketch,
     release_config,
@@ -88,6 +85,9 @@ class SketchGoal:
         kept = folder.load(f"networks {len(before.layout.rounds)}") or {}
         return cls(before, Measurement.from_tensors(kept, before.spec.channels, before.layout.tone_share))
 
+    def mechanism(self, plan: Plan) -> Sketch:
+        return METHOD
+
     @property
     def number(self) -> int:
         return 0 if self.before is None else len(self.before.layout.rounds)
@@ -124,8 +124,7 @@ class SketchGoal:
             )
 
     def prepare(self, folder: RunFolder) -> None:
-        """Notes what the run is for, so that a resume needs nothing but its folder."""
-        write_atomically(folder.vault / KIND, json.dumps({"kind": self.kind}).encode(), mode=0o600)
+        folder.note_kind(self.kind)
         if self.before is not None and self.bank is not None:
             write_release(folder.vault / BEFORE, read_release(self.before.folder))
             folder.save(f"networks {self.number}", self.bank.state_dict())

@@ -49,3 +49,14 @@ def test_batches_cover_everything_in_order() -> None:
     assert [len(labels) for _, labels, _ in batches] == [2, 2, 1]
     assert torch.equal(torch.cat([pixels for pixels, _, _ in batches]), images.pixels)
     assert to_unit_range(images.pixels).max() <= 1
+
+
+def test_classes_are_taken_out_and_numbered_anew_in_the_order_given() -> None:
+    images = load(small_images(6), [0, 1, 2, 0, 1, 2], ids=list("uvwxyz"), class_names=["a", "b", "c"])
+    picked = images.of_classes(["c", "a"])
+    assert picked.spec.class_names == ("c", "a")
+    assert picked.ids == ("u", "w", "x", "z")
+    assert picked.labels.tolist() == [1, 0, 1, 0]
+    assert (picked.pixels == images.pixels[[0, 2, 3, 5]]).all()
+    with pytest.raises(ConfigError, match="d"):
+        images.of_classes(["a", "d"])

@@ -8,7 +8,7 @@ from utility_toys import hard, numbers, toy
 
 from veilset.data.spec import Source
 from veilset.errors import ConfigError, DataError, MissingExtra
-from veilset.evaluate import gen2real
+from veilset.evaluate import gen2real, released2real
 from veilset.evaluate.classifiers import CLASSIFIERS, CNN_EPOCHS, Classifier
 
 
@@ -201,3 +201,15 @@ def test_a_cuda_device_gives_the_same_score_twice():
     assert numbers(first) == numbers(again)
     (easy,) = gen2real(toy("train"), toy("test", 60), classifiers=("cnn",), device="cuda")
     assert easy.mean > 0.95
+
+
+@pytest.mark.parametrize("benchmark", [None, "toys"])
+def test_a_released_classifier_is_judged_as_it_is(benchmark):
+    test = toy("test", 60, source=Source(benchmark=benchmark))
+    score = released2real(lambda pixels: torch.zeros(len(pixels), dtype=torch.int64), test, metric="continual/zeros")
+    assert score.mean == 0.5
+    assert score.details["per_class"] == {"left": 1.0, "right": 0.0}
+    assert score.details["vanished"] == ["right"]
+    assert score.touched_private_data == (benchmark is None)
+    with pytest.raises(DataError, match="images"):
+        released2real(lambda pixels: pixels, test.subset(torch.zeros(60, dtype=torch.bool)), metric="continual/none")

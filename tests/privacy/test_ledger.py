@@ -312,9 +312,9 @@ def test_threads_never_release_more_than_is_charged(tmp_path: Path) -> None:
 def test_what_is_spent_keeps_the_stretches_between_crashes_apart(tmp_path: Path) -> None:
     path = tmp_path / "stretches.jsonl"
     step = ShardTouched(10, "round-robin", Gaussian(1.0))
-    ledger = open_ledger(path, Repeated(120, step), reserve=Repeated(60, step))
+    ledger = open_ledger(path, Repeated(500, step), reserve=Repeated(60, step))
     ledger.charge(step)
     ledger.unlock()
     again = PrivacyLedger.resume(path)
     again.charge(step)
-    assert again.spent == Composed((Composed((Repeated(120, step),)), Composed((Repeated(50, step),))))
+    assert again.spent == Composed((Composed((Repeated(500, step),)), Composed((Repeated(50, step),))))

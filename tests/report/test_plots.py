@@ -20,6 +20,7 @@ from veilset.report.plots import (
     NormHistogram,
     NormPanel,
     Point,
+    StagePanel,
     Trace,
     UtilityPanel,
 )
@@ -55,6 +56,20 @@ FIGURES: dict[str, Callable[..., bytes]] = {
                 x_label="step",
                 y_label="loss",
                 traces=(Trace(label="loss", steps=(1, 2), mean=(1.0, 0.5)),),
+            )
+        ],
+        **o,
+    ),
+    "continual": lambda **o: plots.continual(
+        [
+            StagePanel(
+                title="mnist, epsilon 10",
+                metric="accuracy",
+                terms=TERMS,
+                tasks=("5\n6", "1\n2"),
+                traces=tuple(
+                    Trace(label=name, steps=(1, 2), mean=(0.9, 0.5), sd=(0.01, 0.02)) for name in ("psg", "dp-sgd")
+                ),
             )
         ],
         **o,
@@ -160,3 +175,10 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.setattr(builtins, "__import__", refusing)
     with pytest.raises(MissingExtra, match=r"veilset\[report\]"):
         FIGURES["history"]()
+
+
+@pytest.mark.parametrize("stages", [(1,), (1, 2, 3), (2, 1)])
+def test_a_figure_of_tasks_has_one_value_for_each(stages: tuple[int, ...]) -> None:
+    trace = Trace(label="psg", steps=stages, mean=(0.5,) * len(stages))
+    with pytest.raises(ConfigError, match="each of 2 tasks"):
+        StagePanel(title="mnist", metric="accuracy", terms=TERMS, tasks=("5\n6", "1\n2"), traces=(trace,))

@@ -14,6 +14,7 @@ from veilset import api, run, sharing
 from veilset.budget import DatasetBudget
 from veilset.cli import budget
 from veilset.cli.compare import compare
+from veilset.cli.continual import continual
 from veilset.cli.evaluate import evaluate, scores_to_reserve, weights
 from veilset.cli.options import (
     METHOD_OPTIONS,
@@ -49,6 +50,7 @@ from veilset.cli.options import (
 from veilset.cli.plans import describe, resumable
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
+from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, inspect, write_folder, write_npz
 from veilset.errors import RunError, VeilsetError
 from veilset.files import write_atomically
@@ -71,6 +73,7 @@ app.command()(weights)
 app.command()(compare)
 app.command(context_settings=METHOD_OPTIONS)(sketch)
 app.command(context_settings=METHOD_OPTIONS)(synthesize)
+app.command(context_settings=METHOD_OPTIONS)(continual)
 
 
 @app.command()
@@ -208,6 +211,8 @@ def report(
     """Write the report: one page to share in release/, one for the owner in vault/."""
     from veilset.report.build import write_reports
 
+    if is_course(source):
+        raise RunError("a run folder", f"a course, {source}", f"Its page is {source / 'release' / 'README.md'}.")
     public, owner = write_reports(RunFolder(source))
     Show(quiet).say(f"to share: {public}\nfor the owner: {owner}")
     result({"public": str(public), "owner": str(owner)})
@@ -220,7 +225,7 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Copy what may be shared, and nothing else, after checking it."""
-    checked = sharing.export(source, out)
+    checked = export_course(source, out) if is_course(source) else sharing.export(source, out)
     Show(quiet).say(f"{out} may be shared: {checked['claim']}")
     result({"out": str(out), **checked})
 
@@ -230,7 +235,7 @@ def verify(
     source: Annotated[Path, typer.Argument(help="An exported release or a run folder.")], quiet: Quiet = False
 ) -> None:
     """Check a release as anyone can: hashes, ledger chain, epsilon re-priced by two accountants."""
-    checked = sharing.verify(source)
+    checked = verify_course(source) if is_course(source) else sharing.verify(source)
     show = Show(quiet)
     for key, value in checked.items():
         show.say(f"{key:14} {value}")

@@ -9,11 +9,14 @@ import typer
 
 from veilset.cli.options import Quiet
 from veilset.console import Show, result
+from veilset.courses.compare import ComparedCourse, compare_courses, write_figure
+from veilset.courses.release import is_course
+from veilset.errors import ConfigError
 from veilset.privacy.claim import shown
 from veilset.report.compare import ComparedRun, Comparison, Group, compare_runs
 from veilset.report.compare_page import cost_text, score_cell, settings_text, write_comparison
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders written by `veilset fit`, or exported releases.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, exported releases, or courses.")]
 Out = Annotated[Path | None, typer.Option(help="Write a page with tables, samples and curves to this .html file.")]
 
 
@@ -21,7 +24,12 @@ def compare(sources: Runs, out: Out = None, quiet: Quiet = False) -> None:
     """Show runs side by side: claims, scores, cost and settings.
 
     Only runs whose epsilons mean the same share a table. Proven and published epsilons never share a column.
+
+    Courses of `veilset continual` are compared with each other: accuracy after each task, and with --out a figure as
+    .svg or .png.
     """
+    if any(map(is_course, sources)):
+        return _compare_courses(sources, out, Show(quiet))
     comparison = compare_runs(sources)
     if out is not None:
         write_comparison(comparison, out)
@@ -33,6 +41,38 @@ def compare(sources: Runs, out: Out = None, quiet: Quiet = False) -> None:
     if out is not None:
         show.say(f"wrote {out}")
     result({**comparison.to_json(), "out": None if out is None else str(out)})
+
+
+def _compare_courses(sources: list[Path], out: Path | None, show: Show) -> None:
+    others = [str(source) for source in sources if not is_course(source)]
+    if others:
+        raise ConfigError("courses alone, or runs alone", f"{', '.join(others)} among courses", "Compare them apart.")
+    courses = compare_courses(sources)
+    if out is not None:
+        write_figure(courses, out)
+    for (title, terms), _ in dict.fromkeys(course.shared for course in courses):
+        mine = [course for course in courses if course.shared[0] == (title, terms)]
+        head = ["course", "method", "eps proven", *(f"task {n}" for n in range(1, len(mine[0].scores) + 1))]
+        show.say(f"{title}; {terms}")
+        for line in aligned([head, *map(_course_row, mine)]):
+            show.say(line)
+    if any(course.private for course in courses):
+        show.warn("accuracies here were taken from private images: for the owner, do not share")
+    result(
+        {
+            "courses": [
+                {"course": str(one.path), "method": one.method, "epsilon": one.claim.epsilon, "test": one.test,
+                 "accuracies": [mean for mean, _ in one.scores], "private": one.private}
+                for one in courses
+            ],
+            "out": None if out is None else str(out),
+        }
+    )  # fmt: skip
+
+
+def _course_row(course: ComparedCourse) -> list[str]:
+    cells = [f"{mean:.4f}" + ("" if sd is None else f" +- {sd:.4f}") for mean, sd in course.scores]
+    return [str(course.path), course.method, shown(course.claim.epsilon or 0.0), *cells]
 
 
 def text_lines(comparison: Comparison) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from unicodedata import category
 
@@ -216,6 +216,21 @@ class ImageSet:
             valid=self.valid[rows],
             source=self.source,
         )
+
+    def of_classes(self, names: Sequence[str]) -> ImageSet:
+        """The records of these classes, which are numbered anew in the order given.
+
+        Raises: ConfigError for a class that is not here.
+        """
+        unknown = [name for name in names if name not in self.spec.class_names]
+        if unknown:
+            raise ConfigError(
+                f"classes of {', '.join(self.spec.class_names)}", f"{', '.join(unknown)}", "Correct the class names."
+            )
+        numbers = torch.full((self.spec.num_classes,), -1)
+        numbers[[self.spec.class_names.index(name) for name in names]] = torch.arange(len(names))
+        kept = self.subset(numbers[self.labels] >= 0)
+        return replace(kept, spec=replace(self.spec, class_names=tuple(names)), labels=numbers[kept.labels])
 
 
 def to_unit_range(pixels: Tensor) -> Tensor:

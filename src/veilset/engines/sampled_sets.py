@@ -1,4 +1,4 @@
-"""What methods have in common that move a small set of images along sums over secret samples of the private ones."""
+"""What methods have in common that learn from sums over secret samples: a network, or a small set of images."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from veilset.engines.clipped_gradients import ASSUMPTIONS, GradientTerms, check_
 from veilset.engines.contexts import PublicFacts
 from veilset.engines.gradient_matching import Standard
 from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.per_sample_gradients import Forward, Losses, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
 from veilset.errors import ConfigError
 from veilset.nets.image_sets import FixedImages
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Event, Repeated
+
+CPU_SPEED = 3e10
+"""Operations a second in convolutions on two cores, rough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +53,8 @@ class SetSettings:
         raise NotImplementedError
 
 
-class SampledSet:
-    """A method but for its name, its settings, the terms of a release, its forecast and its fit."""
+class SampledReleases:
+    """What is planned and published by a method that releases the same again and again, each from a fresh sample."""
 
     assumptions: ClassVar[tuple[str, ...]] = (
         *ASSUMPTIONS,
@@ -62,23 +66,33 @@ class SampledSet:
     def terms(self, config: Any, facts: PublicFacts) -> GradientTerms:
         raise NotImplementedError
 
-    def events(self, config: SetSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return Repeated(config.releases, self.terms(config, facts).event(noise_multiplier, facts.adjacency))
+    def releases(self, config: Any, facts: PublicFacts) -> int:
+        raise NotImplementedError
 
-    def reserve(self, config: SetSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
+    def events(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Event:
+        release = self.terms(config, facts).event(noise_multiplier, facts.adjacency)
+        return Repeated(self.releases(config, facts), release)
+
+    def reserve(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # a resumed run leaves out its last steps instead
 
-    def published_config(self, config: SetSettings) -> SetSettings:
+    def published_config(self, config: Any) -> Any:
         return config
 
-    def published_noise(self, config: SetSettings, facts: PublicFacts, epsilon: float, delta: float) -> float:
-        return calibrate_sampled_gaussian(epsilon, self.terms(config, facts).rate, config.releases, delta)
+    def published_noise(self, config: Any, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        return calibrate_sampled_gaussian(epsilon, self.terms(config, facts).rate, self.releases(config, facts), delta)
 
-    def published_claim(
-        self, config: SetSettings, facts: PublicFacts, noise_multiplier: float, delta: float
-    ) -> Published:
-        epsilon = sampled_gaussian_epsilon(noise_multiplier, self.terms(config, facts).rate, config.releases, delta)
+    def published_claim(self, config: Any, facts: PublicFacts, noise_multiplier: float, delta: float) -> Published:
+        rate, releases = self.terms(config, facts).rate, self.releases(config, facts)
+        epsilon = sampled_gaussian_epsilon(noise_multiplier, rate, releases, delta)
         return Published(epsilon, "conservative", self.published_source)
+
+
+class SampledSet(SampledReleases):
+    """A method but for its name, its settings, the terms of a release, its forecast and its fit."""
+
+    def releases(self, config: SetSettings, facts: PublicFacts) -> int:
+        return config.releases
 
     def build(self, config: SetSettings, spec: ImageSpec) -> FixedImages:
         return FixedImages(spec, config.images_per_class)
@@ -86,3 +100,16 @@ class SampledSet:
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
         assert isinstance(model, FixedImages)
         return model.sample(labels, generator)
+
+
+def standardised_losses(standard: Standard) -> Losses:
+    def losses(network: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropies(network, standard.of(inputs), labels)
+
+    return losses
+
+
+def multiplications(width: int, spec: ImageSpec) -> int:
+    """Of one forward pass of one image through a `ConvNet`."""
+    pixels = spec.height * spec.width
+    return 9 * width * pixels * spec.channels + 9 * width**2 * (pixels // 4 + pixels // 16)

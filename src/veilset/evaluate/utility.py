@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,6 +77,20 @@ def real2real(
     check_sets(real.spec, test.spec)
     sides = _Sides("real2real", _Side(real, "real"), _Side(test, "real"))
     return _evaluate(sides, classifiers, seeds, torch.device(device), progress)
+
+
+def released2real(predict: Predict, test: ImageSet, *, metric: str) -> Score:
+    """The accuracy on real images of a classifier that is released itself; private unless they are a benchmark.
+
+    Raises: DataError for a test set without images.
+    """
+    side = _Side(_without_null_records(test), "real")
+    _check_test(side)
+    started = time.perf_counter()
+    answers = predict(side.images.pixels)[None]
+    accuracies, details = _judged(answers, side.images)
+    details |= {"seeds": [0], "per_seed": accuracies, "seconds": round(time.perf_counter() - started, 3)}
+    return Score.over_seeds(metric, accuracies, touched_private_data=side.private, details=details)
 
 
 def fitted_classifiers(
@@ -156,24 +170,31 @@ def _score(name: str, sides: _Sides, seeds: Sequence[int], run: _Run) -> Score:
         run.report(f"{metric}, seed {seed}: fitting")
         predict = CLASSIFIERS[name].fit(train, run.context(metric, seed, found.append))
         answers.append(predict(test.pixels))
-    hits = torch.stack(answers) == test.labels.cpu()
-    accuracies = [float(row.double().mean()) for row in hits]
-    per_class = _per_class(hits, test)
-    vanished = [name for name, accuracy in per_class.items() if accuracy < _vanishing_point(test)]
-    details = {
-        "per_class": per_class,
-        "confusion": _confusion(torch.stack(answers), test),
+    accuracies, details = _judged(torch.stack(answers), test)
+    details |= {
         "seeds": list(seeds),
         "per_seed": accuracies,
         f"num_{sides.train.kind}": len(train),
         "notes": list(CLASSIFIERS[name].notes),
         "seconds": round(time.perf_counter() - started, 3),
-        "vanished": vanished,
-        "warnings": found + _class_warnings(per_class, vanished, test),
+        "warnings": found + details["warnings"],
     }
     return Score.over_seeds(
         metric, accuracies, touched_private_data=sides.train.private or sides.test.private, details=details
     )
+
+
+def _judged(answers: Tensor, test: ImageSet) -> tuple[list[float], dict[str, Any]]:
+    """Accuracies of answers, (classifiers, test images), and what they look like class by class."""
+    hits = answers == test.labels.cpu()
+    per_class = _per_class(hits, test)
+    vanished = [name for name, accuracy in per_class.items() if accuracy < _vanishing_point(test)]
+    return [float(row.double().mean()) for row in hits], {
+        "per_class": per_class,
+        "confusion": _confusion(answers, test),
+        "vanished": vanished,
+        "warnings": _class_warnings(per_class, vanished, test),
+    }
 
 
 def _per_class(hits: Tensor, test: ImageSet) -> dict[str, float]:
@@ -242,9 +263,13 @@ def _without_null_records(images: ImageSet) -> ImageSet:
 
 
 def _check_contents(train: _Side, test: _Side) -> None:
+    _check_test(test)
+    _check_every_class(train)
+
+
+def _check_test(test: _Side) -> None:
     if len(test.images) == 0:
         raise DataError(f"a {test.kind} test set with images", "no readable image in it", "Choose another test set.")
-    _check_every_class(train)
 
 
 def _check_every_class(train: _Side) -> None:

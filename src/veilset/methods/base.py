@@ -26,16 +26,13 @@ from veilset.privacy.events import Event
 from veilset.sketch_file import Layout
 
 
-class Synthesizer(Protocol):
-    """One method. Instances hold no state: everything is in the arguments, so any step can be repeated alone.
+class Mechanism(Protocol):
+    """What a plan is made for and a claim is about, whatever comes of it: images, or a classifier (`dp_sgd`).
 
-    A method whose released values are worth sharing themselves also has `layout(config)`, their public shape, and
-    `released(config, checkpoints)`, their tensors; see `layout_of`.
+    Instances hold no state: everything is in the arguments, so any step can be repeated alone.
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    paper: ClassVar[str]
     Config: ClassVar[type]
     assumptions: ClassVar[tuple[str, ...]]
     published_adjacency: ClassVar[Adjacency]
@@ -56,6 +53,17 @@ class Synthesizer(Protocol):
         """The paper's epsilon for this noise, and the status of its proof."""
 
     def forecast(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Forecast: ...
+
+
+class Synthesizer(Mechanism, Protocol):
+    """One method that makes images.
+
+    A method whose released values are worth sharing themselves also has `layout(config)`, their public shape, and
+    `released(config, checkpoints)`, their tensors; see `layout_of`.
+    """
+
+    summary: ClassVar[str]
+    paper: ClassVar[str]
 
     def build(self, config: Any, spec: ImageSpec) -> nn.Module:
         """The open-side model with arbitrary weights: its tensors are the only ones a release may hold."""
@@ -118,7 +126,7 @@ def nearest(name: str, known: Any) -> str:
     return f"Did you mean '{close[0]}'?" if close else "`veilset methods` lists methods and options."
 
 
-def make_config(method: Synthesizer, settings: Mapping[str, Any]) -> Any:
+def make_config(method: Mechanism, settings: Mapping[str, Any]) -> Any:
     """The method's frozen Config from names and values (text from the command line is converted)."""
     known = {field.name: field for field in fields(method.Config)}
     for name in settings:
@@ -129,7 +137,7 @@ def make_config(method: Synthesizer, settings: Mapping[str, Any]) -> Any:
     return method.Config(**{**_preset(method, values), **values})
 
 
-def _preset(method: Synthesizer, values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _preset(method: Mechanism, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings a preset stands for; single options given beside it win."""
     presets: Mapping[str, Mapping[str, Any]] = getattr(method, "presets", {})
     name = values.get("preset")

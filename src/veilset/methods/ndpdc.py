@@ -24,7 +24,7 @@ from veilset.engines.checkpointing import keep, restore
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, positive
-from veilset.engines.sampled_sets import SampledSet, SetSettings
+from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages
@@ -33,8 +33,6 @@ from veilset.privacy.bounds import Adjacency
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once."""
 HISTORY_EVERY = 50
-CPU_SPEED = 3e10
-"""Operations a second in convolutions on two cores, rough."""
 DOING = "matching private features"
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import Forecast, PublicFacts, Synthesizer, get_method, make_config, nearest
+from veilset.methods.base import Forecast, Mechanism, PublicFacts, get_method, make_config, nearest
 from veilset.privacy.accounting import calibrate, price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Published
@@ -96,13 +97,28 @@ def make_plan(
     settings: dict[str, Any] | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Resolves the configuration and calibrates the noise.
+    """Resolves the configuration of a registered method and calibrates its noise; see `plan_mechanism`."""
+    return plan_mechanism(
+        get_method(method_name), facts, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings,
+        seed=seed,
+    )  # fmt: skip
 
+
+def plan_mechanism(
+    method: Mechanism,
+    facts: PublicFacts,
+    *,
+    epsilon: float | None,
+    delta: float = 1e-5,
+    accounting: Accounting = "proven",
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Plan:
+    """
     Args:
         epsilon: the target; has no default on purpose, and is None only with accounting "none".
         settings: options of the method's Config by name.
     """
-    method = get_method(method_name)
     if accounting not in get_args(Accounting):
         choices = get_args(Accounting)
         raise ConfigError(f"accounting {', '.join(choices)}", f"{accounting!r}", nearest(accounting, choices))
@@ -116,7 +132,7 @@ def make_plan(
     forecast = method.forecast(config, facts, multiplier)
     proven = None if accounting == "none" else price(Composed((planned, reserve)), delta, facts.adjacency).epsilon
     return Plan(
-        method=method_name,
+        method=method.name,
         config=asdict(config),
         facts=facts,
         accounting=accounting,
@@ -160,7 +176,7 @@ def _check_sizes(facts: PublicFacts, delta: float) -> None:
 
 
 def _noise_multiplier(
-    method: Synthesizer, config: Any, facts: PublicFacts, epsilon: float | None, delta: float, accounting: Accounting
+    method: Mechanism, config: Any, facts: PublicFacts, epsilon: float | None, delta: float, accounting: Accounting
 ) -> float:
     if accounting == "none":
         return 1.0  # recorded, never used: the door is given a source of zeros

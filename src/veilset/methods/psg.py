@@ -24,10 +24,16 @@ from torch import Tensor, nn
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
-from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching, Standard
+from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching
 from veilset.engines.option_checks import at_least_one, positive
-from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
-from veilset.engines.sampled_sets import SampledSet, SetSettings
+from veilset.engines.per_sample_gradients import PerSampleGradients
+from veilset.engines.sampled_sets import (
+    CPU_SPEED,
+    SampledSet,
+    SetSettings,
+    multiplications,
+    standardised_losses,
+)
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
@@ -37,8 +43,6 @@ from veilset.privacy.bounds import Adjacency
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
 HISTORY_EVERY = 50
-CPU_SPEED = 3e10
-"""Operations a second in convolutions on two cores, rough."""
 DOING = "matching private gradients"
 
 
@@ -115,7 +119,7 @@ class Psg(SampledSet):
         passes = 3 * config.expected_batch + 9 * images + 3 * images * epochs / config.steps * (rounds - 1) / rounds
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
-            seconds=10 + config.releases * (passes * 2 * multiplications(config, spec) / CPU_SPEED),
+            seconds=10 + config.releases * (passes * 2 * multiplications(config.width, spec) / CPU_SPEED),
             megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
             f"{config.expected_batch} images; {'replacing' if replaced else 'adding or removing'} one {facts.unit} "
@@ -172,16 +176,3 @@ def matching_of(
     return GradientMatching(
         network, made, labels, optimiser, network_rate=config.network_rate, batch=config.network_batch
     )
-
-
-def standardised_losses(standard: Standard) -> Losses:
-    def losses(network: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropies(network, standard.of(inputs), labels)
-
-    return losses
-
-
-def multiplications(config: PsgConfig, spec: ImageSpec) -> int:
-    """Of one forward pass of one image."""
-    pixels = spec.height * spec.width
-    return 9 * config.width * pixels * spec.channels + 9 * config.width**2 * (pixels // 4 + pixels // 16)

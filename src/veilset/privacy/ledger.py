@@ -22,7 +22,7 @@ from veilset.files import sync_folder
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Composed, Event, Repeated, from_json, from_steps, steps, to_json, whole_rounds
 
-BLOCK, RESERVE_BLOCK, FEW = 500, 50, 100
+BLOCK, RESERVE_BLOCK, FEW = 500, 50, 500
 """Steps charged ahead at once, by plan and by reserve. Plans of few releases pay for each alone: a crash costs none."""
 GENESIS = "0" * 64
 

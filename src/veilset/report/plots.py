@@ -20,6 +20,7 @@ from veilset.report.series import (
     NormHistogram,
     NormPanel,
     Point,
+    StagePanel,
     Trace,
     UtilityPanel,
 )
@@ -31,9 +32,11 @@ __all__ = [
     "NormHistogram",
     "NormPanel",
     "Point",
+    "StagePanel",
     "Trace",
     "UtilityPanel",
     "confusion_matrix",
+    "continual",
     "history",
     "norm_dynamics",
     "norm_histograms",
@@ -78,9 +81,11 @@ def _utility_panel(panel: UtilityPanel, basis: Basis, looks: dict[str, dict[str,
     return draw
 
 
-def _legend(axes: Any) -> None:
+def _legend(axes: Any, columns: int = 1) -> None:
     """Below the panel: names with settings are long, and must not cover what they name."""
-    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.24 if "\n" not in axes.get_xlabel() else -0.32))
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(-0.02, -0.24 if "\n" not in axes.get_xlabel() else -0.32), ncols=columns
+    )
 
 
 def _y_range(panel: UtilityPanel) -> tuple[float, float]:
@@ -161,6 +166,28 @@ def _history_panel(panel: HistoryPanel) -> Draw:
         axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
         axes.set_title(panel.title, loc="left")
         _legend(axes)
+
+    return draw
+
+
+def continual(panels: Sequence[StagePanel], *, image_format: Format = "svg") -> bytes:
+    """Accuracy after each task (PSG, continual learning). As private as the scores that are drawn."""
+    names = list(dict.fromkeys(trace.label for panel in panels for trace in panel.traces))
+    looks = {name: look(number) for number, name in enumerate(names)}
+    return draw_panels([_stage_panel(panel, looks) for panel in panels], image_format=image_format)
+
+
+def _stage_panel(panel: StagePanel, looks: dict[str, dict[str, Any]]) -> Draw:
+    def draw(axes: Any) -> None:
+        for trace in panel.traces:
+            sds = trace.sd or [0.0] * len(trace.steps)
+            _line(axes, trace.steps, trace.mean, sds, trace.label, looks[trace.label])
+        axes.set_title(f"{panel.title}\n{panel.terms}", loc="left")
+        axes.set_xticks(range(1, len(panel.tasks) + 1), panel.tasks, fontsize=8)
+        axes.set_xlabel("classes that each task added\n")
+        axes.set_ylabel(panel.metric)
+        axes.set_ylim(0, 1.02)
+        _legend(axes, columns=2)
 
     return draw
 

@@ -97,6 +97,26 @@ class Trace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StagePanel:
+    """Accuracy over all classes so far, after each task of continual learning: a trace for each method."""
+
+    title: str
+    metric: str
+    terms: str
+    """What the one epsilon of all traces is about."""
+    tasks: tuple[str, ...]
+    """What each stage added."""
+    traces: tuple[Trace, ...]
+
+    def __post_init__(self) -> None:
+        stages = tuple(range(1, len(self.tasks) + 1))
+        if not self.traces or any(trace.steps != stages for trace in self.traces):
+            raise ConfigError(
+                f"one value after each of {len(self.tasks)} tasks", "more or fewer", "Measure every stage."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class HistoryPanel:
     """What a run logged while it was trained. Vault-side."""
 

@@ -1,0 +1,139 @@
+"""`veilset continual`: disjoint classes, learned one task after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from veilset import api
+from veilset.cli.options import (
+    Benchmark,
+    ClassNames,
+    Color,
+    Delta,
+    Device,
+    Fit,
+    Neighbours,
+    Quiet,
+    Seed,
+    Size,
+    Source,
+    Strict,
+    UnitOf,
+    method_options,
+    parse_names,
+    read_images,
+)
+from veilset.cli.plans import resumable
+from veilset.console import Show, result
+from veilset.courses.course import SPLITS, Course, course_for
+from veilset.courses.running import LearnedCourse, run_course
+from veilset.courses.scores import Judges
+from veilset.data import KNOWN_NAMES
+from veilset.errors import ConfigError
+from veilset.privacy.bounds import Adjacency, Unit
+
+TASKS = (
+    f'Classes of each task, e.g. "cat,dog;bird,fish". {" and ".join(SPLITS)} have the order of SplitMNIST: five of two.'
+)
+
+
+def continual(
+    context: typer.Context, source: Source,
+    out: Annotated[Path, typer.Option(help="Folder of the course to write (new or empty).")],
+    method: Annotated[str, typer.Option(help="A method of `veilset methods`, or dp-sgd: a classifier.")] = "psg",
+    epsilon: Annotated[float | None, typer.Option(help="Of each task, and of all together. No default.")] = None,
+    tasks: Annotated[str | None, typer.Option(help=TASKS)] = None,
+    declared_sizes: Annotated[
+        str | None, typer.Option(help="Public, rounded number of images of each task, e.g. 12000,9000; or one for all.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Real test images to measure each stage on; known data sets have their own.")
+    ] = None,
+    classifier: Annotated[str, typer.Option(help="Who judges released images: convnet (PSG's), cnn, ...")] = "convnet",
+    samples_per_class: Annotated[int, typer.Option(help="Images to judge a generator by.")] = 6000,
+    seeds: Annotated[int, typer.Option(help="How many classifiers judge each stage.")] = 1,
+    delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
+    size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, strict: Strict = False,
+    benchmark: Benchmark = None, seed: Seed = 0, device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted course in --out.")] = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Learn classes task after task, each from its own images alone, and measure what is known after each.
+
+    A record is in the task of its class, so adding or removing one touches one task: epsilon is that of the dearest
+    task, not the sum (parallel composition). This holds neither for replaced records nor for users, who may be in
+    several tasks; both are refused. A data set's budget is charged for all tasks one after the other.
+
+    Methods that make images are judged by a classifier trained on the images of all tasks so far; dp-sgd is a
+    classifier itself, trained on from task to task. Options of the method are accepted too.
+
+    Example: veilset continual mnist --method dp-merf --epsilon 10 --classifier cnn --out courses/dp-merf
+    """
+    judges = Judges(classifier=classifier, seeds=tuple(range(seeds)), samples_per_class=samples_per_class)
+    reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "strict": strict, "benchmark": benchmark}
+    with Show(quiet) as show, resumable():
+        images = read_images(source, show, split="train", class_names=parse_names(class_names), **reading)
+        course = course_for(
+            images, method=method, epsilon=epsilon, tasks=_tasks(tasks), declared_sizes=_sizes(declared_sizes),
+            delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit), seed=seed, **method_options(context),
+        )  # fmt: skip
+        if not resume:
+            describe(course, show)
+        name = test or (source if source in KNOWN_NAMES else None)
+        real = None
+        if name is not None:
+            real = read_images(name, show, split="test", class_names=list(images.spec.class_names), **reading)
+        learned = run_course(
+            images, course, out, test=real, judges=judges, device=api.pick_device(device), progress=show.progress,
+            warn=show.warn, resume=resume,
+        )  # fmt: skip
+    _tell(learned, out, show)
+
+
+def describe(course: Course, show: Show) -> None:
+    """A course in lines for people, before anything is spent."""
+    show.say(f"method        {course.method}, {'a classifier' if course.classifies else 'images'}, task after task")
+    show.say(
+        f"epsilon       {course.epsilon:.4g} of each task and of all together (parallel composition over classes), "
+        f"delta {course.delta:g}, add-remove of one record"
+    )
+    for number, task in enumerate(course.partition.tasks, start=1):
+        show.say(f"task {number}        {', '.join(task.classes)}; declared size {task.declared_size}")
+    first = course.plans[0]
+    show.say(f"released      for each task, {first.forecast.released}")
+    seconds = sum(plan.forecast.seconds for plan in course.plans)
+    show.say(f"expected      about {seconds:.0f} s on two CPU cores for all tasks, and more to judge them")
+    for warning in dict.fromkeys(warning for plan in course.plans for warning in plan.warnings):
+        show.warn(warning)
+
+
+def _tasks(text: str | None) -> list[list[str]] | None:
+    return None if text is None else [[name.strip() for name in part.split(",")] for part in text.split(";")]
+
+
+def _sizes(text: str | None) -> Sequence[int] | None:
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError("--declared-sizes 12000 or 12000,9000", f"{text!r}", "Give whole numbers.") from error
+
+
+def _tell(learned: LearnedCourse, out: Path, show: Show) -> None:
+    for stage, score in enumerate(learned.scores, start=1):
+        spread = "" if score.sd is None else f" +- {score.sd:.4f}"
+        note = "touched private data: do not publish" if score.touched_private_data else "public benchmark"
+        classes = len(learned.course.partition.seen(stage))
+        show.say(f"after task {stage}  {classes:3} classes  accuracy {score.mean:.4f}{spread} ({note})")
+    show.say(f"{learned.claim.summary}\nread {out / 'release' / 'README.md'}; next: veilset export {out} --out shared")
+    result(
+        {
+            "course": str(out),
+            "method": learned.course.method,
+            "claim": learned.claim.to_json(),
+            "scores": [score.to_json() for score in learned.scores],
+        }
+    )

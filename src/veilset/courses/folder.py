@@ -1,0 +1,77 @@
+"""The folder of a course: a run folder for every task, `release/` about all of them, and a vault of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from veilset.courses.course import Course
+from veilset.errors import RunError
+from veilset.files import read_json, require_empty, write_atomically
+from veilset.methods.plan import Plan
+from veilset.run_folder import RunFolder
+
+COURSE = "course.json"
+
+
+class CourseFolder:
+    """Paths of one course. What may be shared are `release/` and the release of every task."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.release, self.vault = path, path / "release", path / "vault"
+
+    @classmethod
+    def create(cls, path: Path, course: Course, plans: Sequence[Plan]) -> CourseFolder:
+        """The folder of a new course, which its caller has found to be empty."""
+        folder = cls(path)
+        folder.vault.mkdir(parents=True, mode=0o700)
+        for number, plan in enumerate(plans, start=1):
+            write_atomically(folder._plan_path(number), plan.dumps(), mode=0o600)
+        write_atomically(folder.vault / COURSE, _dumps(course), mode=0o600)
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, course: Course) -> CourseFolder:
+        """The folder of a course that was begun before, and with the same settings."""
+        folder = cls(path)
+        if not (folder.vault / COURSE).is_file():
+            raise RunError(f"a course at {path}", "no vault/course.json in it", "Start it without --resume.")
+        if (folder.vault / COURSE).read_bytes() != _dumps(course):
+            begun = read_json(folder.vault / COURSE, "a course")
+            wanted = json.loads(_dumps(course))
+            others = [name for name in wanted if wanted[name] != begun.get(name)]
+            raise RunError(
+                "the tasks and settings this course was begun with", f"other values for {', '.join(others)}",
+                "Give the same ones, or begin another course in a new folder.",
+            )  # fmt: skip
+        return folder
+
+    def task(self, number: int) -> RunFolder:
+        """The run of a task, counted from 1."""
+        return RunFolder(self.path / "tasks" / str(number))
+
+    def plan(self, number: int) -> Plan:
+        """As it was made, and its cost reserved, before the first task."""
+        return Plan.load(self._plan_path(number))
+
+    def log(self, **entry: Any) -> None:
+        """One line of the owner's log."""
+        with (self.vault / "log.jsonl").open("a") as file:
+            file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
+
+    def _plan_path(self, number: int) -> Path:
+        return self.vault / f"plan-{number}.json"
+
+
+def check_new(path: Path) -> None:
+    """Raises: RunError where something lies already."""
+    if (path / "vault" / COURSE).is_file():
+        raise RunError("a new or empty folder", f"a course in {path}", "Continue it with --resume, or choose another.")
+    require_empty(path)
+
+
+def _dumps(course: Course) -> bytes:
+    return json.dumps(course.to_json(), indent=1).encode()

@@ -1,0 +1,164 @@
+"""What may be shared about a course: its tasks, and the claim about all of them, priced from the ledgers of each.
+
+Nothing in here is stated by anybody: claim and card are made from the releases of the tasks, and made again, and
+compared, whenever a course is verified.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import veilset
+from veilset.artifact import Privacy, parse_json, read_privacy, read_release
+from veilset.card import claim_text, tasks_table
+from veilset.courses.course import Course
+from veilset.courses.folder import COURSE, CourseFolder
+from veilset.data.spec import ImageSpec
+from veilset.errors import ArtifactError
+from veilset.files import require_empty, write_atomically
+from veilset.model import release_folder
+from veilset.partition import Partition, partitioned
+from veilset.privacy.claim import Claim, shown
+from veilset.sharing import export, verify
+
+CARD = "README.md"
+FIGURE = "accuracy.png"
+
+
+def is_course(path: Path) -> bool:
+    """Whether a folder holds a finished course, exported or not."""
+    return (_about(path) / COURSE).is_file()
+
+
+def read_course(path: Path) -> dict[str, Any]:
+    """What a finished course says about itself; `verify_course` checks it."""
+    return parse_json((_about(path) / COURSE).read_bytes(), COURSE)
+
+
+def write_course_release(folder: CourseFolder, course: Course, scores: Sequence[dict[str, Any]] = ()) -> Claim:
+    """Writes what may be shared about all tasks together; `scores` are public ones alone."""
+    privacy = privacy_of_tasks(folder.path, len(course.partition.tasks))
+    value = {
+        "veilset": veilset.__version__,
+        "method": course.method,
+        "epsilon_of_each_task": course.epsilon,
+        "spec": course.spec.to_json(),
+        "tasks": course.partition.to_json(),
+        "claim": privacy.claim.to_json(),
+        "scores": list(scores),
+    }
+    folder.release.mkdir(exist_ok=True)
+    write_atomically(folder.release / CARD, course_card(value, privacy.claim).encode())
+    write_atomically(folder.release / COURSE, json.dumps(value, indent=1).encode())
+    return privacy.claim
+
+
+def privacy_of_tasks(path: Path, number: int) -> Privacy:
+    """The claim about the ledgers of all tasks: a record bears those of one task, so the dearest counts.
+
+    A classifier that is trained on carries the ledgers of earlier tasks too; its own is the last.
+    """
+    found = [read_privacy(read_release(release_folder(task))["privacy.json"]) for task in _tasks(path, number)]
+    return partitioned(tuple(one.parts[-1] for one in found), [one.claim for one in found])
+
+
+def verify_course(path: Path) -> dict[str, Any]:
+    """What anyone can check: the release of every task, that no class is in two of them, and the claim about all.
+
+    Raises: ArtifactError, LedgerError or PrivacyError for anything that does not hold.
+    """
+    value = read_course(path)
+    try:
+        partition, spec = Partition.from_json(value["tasks"]), ImageSpec.from_json(value["spec"])
+        claim = Claim.from_json(value["claim"])
+        checked = [verify(task) for task in _tasks(path, len(partition.tasks))]
+        for number, task in enumerate(_tasks(path, len(partition.tasks)), start=1):
+            _check_task(task, partition.until(number), spec, str(value["method"]))
+        privacy = privacy_of_tasks(path, len(partition.tasks))
+        card = course_card(value, privacy.claim)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError("a complete course.json", f"{error!r}", "Copy the course again.") from error
+    if claim != privacy.claim:
+        raise ArtifactError(privacy.claim.summary, claim.summary, "Do not trust this course.")
+    if value["veilset"] == veilset.__version__ and (_about(path) / CARD).read_bytes() != card.encode():
+        raise ArtifactError("the card of this claim", "another text in README.md", "Do not trust this course.")
+    return {
+        "method": str(value["method"]),
+        "claim": privacy.claim.summary,
+        "tasks": [f"{', '.join(task.classes)}: epsilon {shown(one['epsilon'])}" for task, one in
+                  zip(partition.tasks, checked, strict=True)],
+        "epsilon": privacy.claim.epsilon,
+        "accountant": privacy.claim.accountant,
+        "epsilon_renyi": privacy.claim.cross_check,
+        "verdict": "no class is in two tasks, and the stated epsilon is that of the dearest task",
+    }  # fmt: skip
+
+
+def export_course(path: Path, out: Path) -> dict[str, Any]:
+    """Copies what may be shared: the page about the course, and the release of every task, after checking them."""
+    checked = verify_course(path)
+    require_empty(out)
+    for number, task in enumerate(_tasks(path, len(checked["tasks"])), start=1):
+        export(task, out / "tasks" / str(number))
+    for name in (COURSE, CARD, FIGURE):
+        if (_about(path) / name).is_file():
+            shutil.copyfile(_about(path) / name, out / name)
+    return checked
+
+
+def course_card(value: dict[str, Any], claim: Claim) -> str:
+    """The page about a course, from its public facts and its claim."""
+    spec = value["spec"]
+    return f"""# Continual learning by {value["method"]}
+
+{len(value["tasks"])} tasks of {spec["height"]} x {spec["width"]} images with {spec["channels"]} channel(s) were learned
+one after the other. No class is in two tasks. Each task has a release of its own in `tasks/`, with its ledger and its
+claim; this page is about all of them together.
+
+{tasks_table(value["tasks"])}
+
+{claim_text(claim, "course")}
+{_scores_text(value["scores"])}"""
+
+
+def _scores_text(scores: Sequence[dict[str, Any]]) -> str:
+    if not scores:
+        return ""
+    rows = []
+    for score in scores:
+        spread = "" if score["sd"] is None else f" ± {score['sd']:.4f}"
+        rows.append(f"| {score['stage']} | {score['num_classes']} | {score['mean']:.4f}{spread} | {score['n']} |")
+    head = ["| after task | classes so far | accuracy | seeds |", "|---|---|---|---|"]
+    return "\n".join(
+        ["", "## Accuracy on a public test set", "", f"![accuracy]({FIGURE})", "", *head, *rows, ""]
+    )  # fmt: skip
+
+
+def _check_task(path: Path, partition: Partition, spec: ImageSpec, method: str) -> None:
+    """A task's release is about its own classes and declared size, or, for a classifier, about all until then."""
+    config = parse_json(read_release(release_folder(path))["config.json"], "config.json")
+    task, classifier = partition.tasks[-1], "tasks" in config
+    classes = spec.class_names if classifier else task.classes
+    expected = (method, list(classes), partition.to_json()[-1]["declared_size"])
+    size = config["tasks"][-1]["declared_size"] if classifier else config["declared_size"]
+    if (config["method"], config["spec"]["class_names"], size) != expected:
+        raise ArtifactError(f"a task of {expected}", f"another in {path}", "Do not trust this course.")
+    if classifier and Partition.from_json(config["tasks"]) != partition:
+        raise ArtifactError("the tasks of this course so far", f"others in {path}", "Do not trust this course.")
+
+
+def _about(path: Path) -> Path:
+    """Where the page about a course lies: in its folder, or at the top of an export."""
+    return path / "release" if (path / "release").is_dir() else path
+
+
+def _tasks(path: Path, number: int) -> list[Path]:
+    folders = [path / "tasks" / str(one) for one in range(1, number + 1)]
+    missing = [str(folder) for folder in folders if not folder.is_dir()]
+    if missing:
+        raise ArtifactError("the release of every task", f"none at {', '.join(missing)}", "Copy the course again.")
+    return folders

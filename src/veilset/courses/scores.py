@@ -1,0 +1,157 @@
+"""Accuracy after each task: how well all classes so far are told apart by who has only what was released until then.
+
+Scores on private test images are the owner's and stay in the vault; on a public benchmark they may be shared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from veilset.classifier import open_classifier
+from veilset.courses.course import Course
+from veilset.courses.figure import stage_panel
+from veilset.courses.folder import CourseFolder
+from veilset.courses.release import FIGURE, write_course_release
+from veilset.data.spec import ImageSet
+from veilset.errors import ConfigError, MissingExtra
+from veilset.evaluate import Score, gen2real, released2real
+from veilset.evaluate.matching import check_shapes
+from veilset.evaluate.utility import check_choices
+from veilset.files import read_json, write_atomically
+from veilset.looks import note_look
+from veilset.methods.base import Progress
+from veilset.model import Model, from_pretrained
+from veilset.report.plots import continual
+from veilset.scoring import SCORES, Warn, overlap_warnings
+
+PRIVATE = "private test images"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judges:
+    """How released images are judged. A released classifier is judged as it is."""
+
+    classifier: str = "convnet"
+    seeds: tuple[int, ...] = (0,)
+    samples_per_class: int = 6000
+    """Of a generator, as in PSG's appendix; a set of images is judged by all of them."""
+
+    def __post_init__(self) -> None:
+        check_choices((self.classifier,), self.seeds)
+        if self.samples_per_class < 1:
+            raise ConfigError("at least one sample per class", f"{self.samples_per_class}", "Draw more.")
+
+
+def check_test(course: Course, test: ImageSet) -> None:
+    """Whether a course can be measured on these images: asked before anything is spent."""
+    check_shapes(course.spec, test.spec)
+    test.of_classes(course.partition.class_names)
+
+
+def score_course(
+    folder: CourseFolder,
+    course: Course,
+    test: ImageSet,
+    judges: Judges,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress = lambda *_: None,
+    warn: Warn = lambda text: None,
+) -> list[Score]:
+    """One score for each stage, kept in the vault as it is measured; public ones are released as well."""
+    check_test(course, test)
+    test = test.of_classes(course.partition.class_names)
+    runs = [folder.task(number) for number in range(1, len(course.partition.tasks) + 1)]
+    for run, task in zip(runs, course.partition.tasks, strict=True):
+        for text in overlap_warnings(run, test.of_classes(task.classes), judged=True):
+            warn(text)
+    for run in runs:
+        note_look(run, [test.source])
+    asked = {"test": test.source.benchmark or test.source.path, **json.loads(json.dumps(asdict(judges)))}
+    scores = kept_scores(folder, asked)
+    for stage in range(len(scores) + 1, len(runs) + 1):
+        scores.append(_score(folder, course, test, judges, stage, torch.device(device), progress))
+        value = {"asked": asked, "stages": [score.to_json() for score in scores]}
+        write_atomically(folder.vault / SCORES, json.dumps(value, indent=1).encode(), mode=0o600)
+    _show(folder, course, test, scores, warn)
+    return scores
+
+
+def kept_scores(folder: CourseFolder, asked: dict[str, Any] | None = None) -> list[Score]:
+    """Stages that were measured before, all of them or none; with `asked`, only if they were measured so."""
+    path = folder.vault / SCORES
+    value = read_json(path, "scores of a course") if path.is_file() else {"asked": asked, "stages": []}
+    alike = asked is None or value["asked"] == asked
+    return [Score.from_json(score) for score in value["stages"]] if alike else []
+
+
+def _score(
+    folder: CourseFolder,
+    course: Course,
+    test: ImageSet,
+    judges: Judges,
+    stage: int,
+    device: torch.device,
+    progress: Progress,
+) -> Score:
+    classes = course.partition.seen(stage)
+    real = test.of_classes(classes)
+
+    def tell(message: str, done: int, total: int) -> None:
+        progress(f"judging {len(classes)} classes: {message}", done, total)
+
+    if course.classifies:
+        classifier = open_classifier(folder.task(stage).path)
+        score = released2real(
+            lambda pixels: classifier.predict(pixels, device), real, metric=f"continual/{course.method}"
+        )
+    else:
+        models = [from_pretrained(folder.task(number).path) for number in range(1, stage + 1)]
+        images = union([_images_of(model, judges, course.seed, device) for model in models])
+        (score,) = gen2real(
+            images, real, classifiers=(judges.classifier,), seeds=judges.seeds, device=device, progress=tell
+        )
+    return replace(score, details={**score.details, "stage": stage, "classes": list(classes)})
+
+
+def _images_of(model: Model, judges: Judges, seed: int, device: torch.device) -> ImageSet:
+    number = model.size or judges.samples_per_class * model.spec.num_classes
+    return model.sample(number, seed=seed, device=device)
+
+
+def union(parts: Sequence[ImageSet]) -> ImageSet:
+    """Images of disjoint classes as one set, with the classes of all in their order."""
+    names: list[str] = []
+    labels = []
+    for part in parts:
+        labels.append(part.labels + len(names))
+        names += part.spec.class_names
+    spec = replace(parts[0].spec, class_names=tuple(names))
+    return ImageSet(spec=spec, pixels=torch.cat([part.pixels for part in parts]), labels=torch.cat(labels))
+
+
+def _show(folder: CourseFolder, course: Course, test: ImageSet, scores: Sequence[Score], warn: Warn) -> None:
+    """The figure for the owner; where every score is public, figure and scores for everybody."""
+    public = not any(score.touched_private_data for score in scores)
+    rows = [
+        {
+            "stage": stage, "num_classes": len(course.partition.seen(stage)), "mean": score.mean, "sd": score.sd,
+            "n": score.n, "metric": score.metric, "test": test.source.benchmark,
+        }
+        for stage, score in enumerate(scores, start=1)
+    ]  # fmt: skip
+    claim = write_course_release(folder, course, rows if public else ())
+    accuracies = {course.method: [(score.mean, score.sd) for score in scores]}
+    panel = stage_panel(test.source.benchmark or PRIVATE, claim, course.partition, accuracies)
+    try:
+        picture = continual([panel], image_format="png")
+    except MissingExtra as error:
+        return warn(f"no figure: {error.todo}")
+    write_atomically(folder.vault / FIGURE, picture, mode=0o600)
+    if public:
+        write_atomically(folder.release / FIGURE, picture)

@@ -1,0 +1,118 @@
+"""DP-SGD: a classifier trained on private images by noisy gradients. It makes no images, so the registry does not list
+it: `veilset continual` trains it task after task, as the baseline of continual learning.
+
+Paper: Abadi et al. 2016, algorithm 1, with the network and settings of Chen, Kerkouche and Fritz 2022 (PSG, appendix
+C.5). Released, epochs x declared size / batch times: the mean gradient of the network over a secret Poisson sample.
+Unit of privacy: one record (or one user with a cap, where users are sampled).
+Why the bound holds: an image's gradient is its own and clipped by the kernel, so adding or removing it moves the sum by
+at most the clip; samples are drawn afresh by the kernel. The network is a function of its start, which is public or was
+released, and of earlier releases: there is no momentum or statistic that saw an image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from veilset.data.spec import ImageSet, ImageSpec
+from veilset.engines.checkpointing import keep, restore
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, last_step
+from veilset.engines.gradient_matching import Standard
+from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.per_sample_gradients import PerSampleGradients
+from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
+from veilset.errors import ConfigError
+from veilset.methods.base import FitContext, Forecast, PublicFacts
+from veilset.nets.classifiers import ConvNet
+from veilset.privacy.bounds import sum_sensitivity
+
+CHECKPOINT_EVERY = 20
+"""Releases. There are a few hundred, and a resumed run goes without those that it lost."""
+DOING = "training on private gradients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgdConfig:
+    """Settings of the classifier; a comment says where a default comes from."""
+
+    epochs: int = 10  # PSG, appendix C.5
+    expected_batch: int = 256  # PSG
+    clip_norm: float = 0.1  # PSG
+    learning_rate: float = 0.01  # PSG
+    width: int = 128  # PSG
+    mean: float = 0.1307  # PSG, for MNIST: declared, never measured
+    deviation: float = 0.3081  # PSG, for MNIST
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "epochs", "expected_batch")
+        positive(self, "clip_norm", "learning_rate", "deviation")
+        check_width(self.width)
+        if not abs(self.mean) <= 1e3:
+            raise ConfigError("a mean of pixels", f"{self.mean}", "Correct the option.")
+
+    @property
+    def standard(self) -> Standard:
+        return Standard(self.mean, self.deviation)
+
+
+class DpSgd(SampledReleases):
+    """Noisy clipped gradients over Poisson samples, followed by plain gradient descent."""
+
+    name: ClassVar[str] = "dp-sgd"
+    Config: ClassVar[type] = DpSgdConfig
+    published_source: ClassVar[str] = "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus"
+
+    def terms(self, config: DpSgdConfig, facts: PublicFacts) -> GradientTerms:
+        return GradientTerms(
+            declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
+            rows_per_user=facts.rows_per_user,
+        )  # fmt: skip
+
+    def releases(self, config: DpSgdConfig, facts: PublicFacts) -> int:
+        return config.epochs * math.ceil(facts.declared_size / config.expected_batch)
+
+    def forecast(self, config: DpSgdConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
+        sensitivity = sum_sensitivity(config.clip_norm, facts.adjacency) * (facts.rows_per_user or 1)
+        numbers = sum(value.numel() for value in self.build(config, facts.spec).parameters())
+        releases = self.releases(config, facts)
+        # Clipped gradients of natural images agree by about a third; what is learned is a sum over all releases.
+        signal = config.expected_batch * config.clip_norm / 3 * math.sqrt(releases)
+        work = 6 * config.expected_batch * multiplications(config.width, facts.spec)
+        return Forecast(
+            signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
+            seconds=10 + releases * work / CPU_SPEED,
+            megabytes=(facts.declared_size * facts.spec.num_values + 100 * numbers) / 1e6 + 400,
+            released=f"{releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
+            f"{config.expected_batch} images; one {facts.unit} moves a sum by at most {sensitivity:.4g}",
+        )
+
+    def build(self, config: DpSgdConfig, spec: ImageSpec) -> ConvNet:
+        return ConvNet(spec, torch.Generator(), width=config.width)
+
+    def fit(self, config: DpSgdConfig, images: ImageSet, context: FitContext, before: ConvNet | None = None) -> ConvNet:
+        """Trains a network, from weights of a public seed or on from those of a released network."""
+        draws = context.generator("dp-sgd network")
+        network = ConvNet(context.facts.spec, draws, width=config.width)
+        if before is not None:
+            network.load_state_dict(before.state_dict())
+        terms = self.terms(config, context.facts)
+        private = ClippedGradients(images, terms, device=context.device)
+        gradients = PerSampleGradients(network, losses=standardised_losses(config.standard))
+        optimiser = torch.optim.SGD(network.parameters(), lr=config.learning_rate)
+        done = restore(context.checkpoints, "classifier", network, optimiser, draws)
+        event = terms.event(context.noise_multiplier, context.facts.adjacency)
+        planned = self.releases(config, context.facts)
+        last = last_step(context.door.ledger, event, done=done, planned=planned)
+        context.progress(DOING, done, last)
+        for step in range(done, last):
+            released = private.release(gradients, context.door, context.noise_multiplier)
+            for value, gradient in zip(network.parameters(), released, strict=True):
+                value.grad = gradient
+            optimiser.step()
+            if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+                keep(context.checkpoints, "classifier", step + 1, network, optimiser, draws)
+            context.progress(DOING, step + 1, last)
+        return network

@@ -1,0 +1,107 @@
+"""`veilset continual` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .conftest import Cli
+
+TASKS = ["--tasks", "dog, cat;bird,fish", "--declared-sizes", "10"]
+TINY = ["--method", "dp-merf", "--steps", "3", "--frequencies", "8", "--hidden-size", "8", "--map-channels", "8"]
+JUDGES = ["--classifier", "lda", "--samples-per-class", "4"]
+
+
+def some_photos(folder: Path, seed: int) -> Path:
+    values = np.random.default_rng(seed)
+    for name in ("bird", "cat", "dog", "fish"):
+        (folder / name).mkdir(parents=True)
+        for number in range(5):
+            Image.fromarray(values.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return some_photos(tmp_path / "photos", 0)
+
+
+def test_the_way_of_the_docs_from_photos_to_a_verified_export(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    test, course, shared = some_photos(tmp_path / "test", 1), tmp_path / "course", tmp_path / "shared"
+    words = ["continual", photos, "--epsilon", "1", *TINY, *TASKS, *JUDGES, "--test", test, "--out", course]
+    code, out, err = cli(*words)
+    assert code == 0, err
+    value = json.loads(out)
+    assert value["claim"]["epsilon"] == pytest.approx(1.0)
+    assert [score["details"]["classes"] for score in value["scores"]] == [
+        ["dog", "cat"],
+        ["dog", "cat", "bird", "fish"],
+    ]
+    assert "of each task and of all together (parallel composition" in err
+    assert "task 1        dog, cat; declared size 10" in err
+    assert "touched private data: do not publish" in err
+    assert cli(*words, "--resume")[1] == out
+    assert cli("export", course, "--out", shared)[0] == 0
+    code, out, _ = cli("verify", shared)
+    assert code == 0
+    assert json.loads(out)["epsilon"] == pytest.approx(1.0)
+    assert "accuracy" not in (shared / "README.md").read_text().lower()
+    assert cli("sample", course / "tasks" / "2", "-n", "4", "--out", tmp_path / "images")[0] == 0
+
+
+def test_the_classifier_baseline_is_a_method_of_this_command_alone(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    tiny = ["--epochs", "1", "--expected-batch", "5", "--width", "16"]
+    code, out, err = cli(
+        "continual", photos, "--method", "dp-sgd", "--epsilon", "5", *tiny, *TASKS, "--out", tmp_path / "a"
+    )
+    assert code == 0, err
+    assert json.loads(out)["claim"]["accountant"].startswith("PLD")
+    assert cli("verify", tmp_path / "a" / "tasks" / "2")[0] == 0
+    assert cli("fit", photos, "--method", "dp-sgd", "--epsilon", "5", "--out", tmp_path / "b")[0] == 2
+    code, _, err = cli("sample", tmp_path / "a" / "tasks" / "2", "--out", tmp_path / "images")
+    assert code == 2
+    assert "a classifier" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--epsilon", "1"], "the classes of each task"),
+        (["--epsilon", "1", "--tasks", "dog,cat;bird,fish"], "a declared size for each of 2 tasks"),
+        (["--epsilon", "1", *TASKS[:2], "--declared-sizes", "ten"], "whole numbers"),
+        (["--epsilon", "1", "--tasks", "dog,cat;cat,fish", *TASKS[2:]], "every class in one task"),
+        (["--epsilon", "1", "--tasks", "dog,cat;whale", *TASKS[2:]], "whale"),
+        (["--epsilon", "1", *TASKS, "--adjacency", "replace"], "may change its class"),
+        (["--epsilon", "1", *TASKS, "--unit", "user"], "images in several tasks"),
+        (TASKS, "an epsilon"),
+        (["--epsilon", "1", *TASKS, "--classifier", "oracle"], "distinct classifiers"),
+        (["--epsilon", "1", *TASKS, "--method", "pgs"], "psg"),
+        (["--epsilon", "1", *TASKS, "--wings", "2"], "an option of"),
+        (["--epsilon", "1", *TASKS, *TINY, "--resume"], "a course at"),
+    ],
+)
+def test_what_is_typed_wrongly_is_told(
+    words: list[str], complaint: str, cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    code, _, err = cli("continual", photos, *words, "--out", tmp_path / "out")
+    assert code == 2
+    assert complaint in err
+    assert not (tmp_path / "out" / "tasks").exists()
+
+
+def test_help_says_why_epsilon_is_not_a_sum_and_when_it_would_be(cli: Cli) -> None:
+    code, out, _ = cli("continual", "--help")
+    assert code == 0
+    for word in ("parallel composition", "refused", "--declared-sizes", "dp-sgd", "Example"):
+        assert word in " ".join(out.split())
+
+
+def test_a_report_is_made_of_runs_and_not_of_courses(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    assert cli("continual", photos, "--epsilon", "1", *TINY, *TASKS, "--out", tmp_path / "a", "--quiet")[0] == 0
+    code, _, err = cli("report", tmp_path / "a")
+    assert code == 2
+    assert "README.md" in err

@@ -1,0 +1,123 @@
+"""What may be shared about a course says what its tasks' ledgers say; anybody can see if it does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from veilset.courses.release import export_course, is_course, verify_course
+from veilset.errors import ArtifactError, PrivacyError, VeilsetError
+
+from .cases import TASKS, learned
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Finished courses. Read only: copy before changing anything."""
+    return {
+        method: learned(tmp_path_factory.mktemp("courses") / method, method).path for method in ("dp-merf", "dp-sgd")
+    }
+
+
+@pytest.fixture
+def copy(finished: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    return lambda method: Path(shutil.copytree(finished[method], tmp_path / "copy"))
+
+
+def forge(path: Path, **changes: Any) -> None:
+    file = path / "release" / "course.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("method", ["dp-merf", "dp-sgd"])
+def test_an_exported_course_holds_no_vault_and_verifies(method: str, finished: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "shared"
+    checked = export_course(finished[method], out)
+    assert is_course(out)
+    assert verify_course(out) == checked
+    assert not list(out.rglob("vault"))
+    assert not list(out.rglob("plan*.json"))
+    assert len(checked["tasks"]) == 2
+
+
+@pytest.mark.parametrize("method", ["dp-merf", "dp-sgd"])
+def test_no_count_of_private_images_is_in_what_may_be_shared(
+    method: str, finished: dict[str, Path], tmp_path: Path
+) -> None:
+    """Seven, five, six and four images: 13 in the first task, 9 in the second, 22 in all."""
+    export_course(finished[method], tmp_path / "shared")
+    for name in ("course.json", "README.md"):
+        words = (tmp_path / "shared" / name).read_text().replace(",", " ").replace("|", " ").split()
+        assert not {"13", "9", "22"} & set(words)
+
+
+def test_the_card_states_the_tasks_and_parallel_composition(finished: dict[str, Path]) -> None:
+    text = (finished["dp-merf"] / "release" / "README.md").read_text()
+    for task, size in zip(TASKS, (20, 30), strict=True):
+        assert f"| {', '.join(task)} | {size} |" in text
+    assert "parallel composition" in text
+    assert "whose losses add up" in text
+
+
+def test_a_smaller_epsilon_is_noticed(copy: Callable[[str], Path]) -> None:
+    path = copy("dp-merf")
+    claim = json.loads((path / "release" / "course.json").read_text())["claim"]
+    forge(path, claim={**claim, "epsilon": 1.0}, veilset="another version")
+    with pytest.raises(ArtifactError):
+        verify_course(path)
+
+
+def test_dropped_assumptions_are_noticed(copy: Callable[[str], Path]) -> None:
+    path = copy("dp-merf")
+    claim = json.loads((path / "release" / "course.json").read_text())["claim"]
+    forge(path, claim={**claim, "assumptions": claim["assumptions"][:-1]})
+    with pytest.raises(ArtifactError):
+        verify_course(path)
+
+
+@pytest.mark.parametrize("method", ["dp-merf", "dp-sgd"])
+def test_tasks_that_share_a_class_are_no_course(method: str, copy: Callable[[str], Path]) -> None:
+    path = copy(method)
+    tasks = json.loads((path / "release" / "course.json").read_text())["tasks"]
+    tasks[1]["classes"] = [tasks[0]["classes"][0], tasks[1]["classes"][1]]
+    forge(path, tasks=tasks)
+    with pytest.raises(PrivacyError, match="every class in one task"):
+        verify_course(path)
+
+
+@pytest.mark.parametrize("method", ["dp-merf", "dp-sgd"])
+def test_another_declared_size_or_order_is_noticed(method: str, copy: Callable[[str], Path]) -> None:
+    path = copy(method)
+    tasks = json.loads((path / "release" / "course.json").read_text())["tasks"]
+    for forged in ([{**tasks[0], "declared_size": 40}, tasks[1]], tasks[::-1], tasks[:1]):
+        forge(path, tasks=forged)
+        with pytest.raises(VeilsetError):
+            verify_course(path)
+
+
+def test_a_missing_task_or_another_card_is_noticed(copy: Callable[[str], Path]) -> None:
+    path = copy("dp-merf")
+    card = path / "release" / "README.md"
+    text = card.read_text()
+    card.write_text(text.replace("is (2, 1e-05)", "is (1, 1e-05)"))
+    with pytest.raises(ArtifactError, match="card"):
+        verify_course(path)
+    card.write_text(text)
+    verify_course(path)
+    shutil.rmtree(path / "tasks" / "2")
+    with pytest.raises(ArtifactError, match="every task"):
+        verify_course(path)
+
+
+def test_a_dearer_task_cannot_be_put_in_the_place_of_another(copy: Callable[[str], Path], tmp_path: Path) -> None:
+    path = copy("dp-merf")
+    dear = learned(tmp_path / "dear", epsilon=8.0).path
+    shutil.rmtree(path / "tasks" / "2")
+    shutil.copytree(dear / "tasks" / "2", path / "tasks" / "2")
+    with pytest.raises(ArtifactError):
+        verify_course(path)
