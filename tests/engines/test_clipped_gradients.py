@@ -391,9 +391,9 @@ def noted_samples(engine: ClippedGradients) -> list[Tensor]:
     samples: list[Tensor] = []
     plain = engine.clipped_sum
 
-    def noting(gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
+    def noting(gradients: Any, sample: Tensor, **options: Any) -> GroupedSum:
         samples.append(sample)
-        return plain(gradients, sample, *groups)
+        return plain(gradients, sample, **options)
 
     engine.clipped_sum = noting  # type: ignore[method-assign]
     return samples
@@ -452,8 +452,8 @@ CHECKS = [check_one_noise, check_flat_clip, check_expected_batch, check_poisson]
 class NoiseInEveryBatch(ClippedGradients):
     """The noise stands inside the sum, once for each physical batch: as some papers print it."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample, *groups)
+    def clipped_sum(self, gradients: Any, sample: Tensor, **options: Any) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, **options)
         assert total.grid_total is not None
         draws = named_generator(0, "noise")
         for _ in sample.split(self.records_at_once)[1:]:
@@ -464,8 +464,8 @@ class NoiseInEveryBatch(ClippedGradients):
 class ClipPerLayer(ClippedGradients):
     """Every layer gets the whole clip."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample, *groups)
+    def clipped_sum(self, gradients: Any, sample: Tensor, **options: Any) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, **options)
         layers = self._rows(gradients, sample).split(gradients.sizes, dim=1)
         sums = [sum_rows(clip_rows(layer, self.terms.clip_norm)).grid_total for layer in layers]
         total.grid_total = torch.cat([value for value in sums if value is not None], dim=1)

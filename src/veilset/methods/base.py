@@ -30,7 +30,8 @@ class Synthesizer(Protocol):
     """One method. Instances hold no state: everything is in the arguments, so any step can be repeated alone.
 
     A method whose released values are worth sharing themselves also has `layout(config)`, their public shape, and
-    `released(config, checkpoints)`, their tensors; see `layout_of`.
+    `released(config, checkpoints)`, their tensors; see `layout_of`. A method with settings for which no epsilon can be
+    proven has `unproven(config)`, which says why; see `unproven_by`.
     """
 
     name: ClassVar[str]
@@ -101,6 +102,12 @@ def layout_of(method: Synthesizer, config: Any) -> Layout | None:
     """The shape of the sketch that goes with a release of this method; None for a method without one."""
     layout: Callable[[Any], Layout] | None = getattr(method, "layout", None)
     return None if layout is None else layout(config)
+
+
+def unproven_by(method: Synthesizer, config: Any) -> str | None:
+    """Why no epsilon can be proven for these settings, in words; None where one can."""
+    reason: Callable[[Any], str | None] | None = getattr(method, "unproven", None)
+    return None if reason is None else reason(config)
 
 
 def layout_in(config: Mapping[str, Any]) -> Layout | None:
