@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from veilset.engines.clipped_gradients import ClippedGradients, Gradients
+from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients
+from veilset.engines.clipped_gradients import ClippedGradients
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet, feature_norm
 from veilset.privacy.bounds import GroupedSum
 from veilset.privacy.release import Door
 
-Direction = Callable[[Tensor], Tensor]
+Slope = Callable[[Tensor], Tensor]
 """Mean features -> the gradient of the critic's loss in them."""
-Compression = Callable[[PerSampleGradients], Gradients]
 Batch = tuple[Tensor, list[Tensor] | None]
 """Mean features of real images, with noise; and, where they are due, gradients of what lies before the mean."""
 
@@ -39,8 +39,9 @@ class RepairedBatches:
     mean_noise: float
     gradient_noise: float
     compression: Compression
+    clip_of: ClipOf
 
-    def __call__(self, step: int, direction: Direction) -> Batch:
+    def __call__(self, step: int, slope_at: Slope) -> Batch:
         draw = self.private.draw(self.door, self.mean_noise, self.gradient_noise)
         mean = self.private.release_mean(
             feature_rows(self.critic),
@@ -50,12 +51,12 @@ class RepairedBatches:
             clip_norm=feature_norm(self.critic.feature_shape),
         )
         mean = mean.to(torch.float32).reshape(self.critic.feature_shape)
-        wanted = direction(mean)
-        # Public, and taken out before the clip: how steep the loss is does not decide what is clipped.
-        length = wanted.norm().clamp(min=1e-30)
-        gradients = self.compression(aligned_gradients(self.critic, wanted / length))
-        row = self.private.release_mean(gradients, draw, self.door, self.gradient_noise)
-        return mean, gradients.shaped(row * length)
+        slope = slope_at(mean)
+        clip_norm = self.clip_of(slope)
+        gradients = self.compression(aligned_gradients(self.critic, slope), clip_norm)
+        return mean, gradients.shaped(
+            self.private.release_mean(gradients, draw, self.door, self.gradient_noise, clip_norm)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +71,10 @@ class PublishedBatches:
     mean_noise: float
     gradient_noise: float
     compression: Compression
+    clip_of: ClipOf
     asymmetry: int
 
-    def __call__(self, step: int, direction: Direction) -> Batch:
+    def __call__(self, step: int, slope_at: Slope) -> Batch:
         bound = feature_norm(self.critic.feature_shape)
         rows = feature_rows(self.critic)
         mean = self.private.release_mean(rows, self.private.draw(self.door), self.door, self.mean_noise, bound)
@@ -84,8 +86,9 @@ class PublishedBatches:
         for part in range(self.asymmetry):
             batch = records[part :: self.asymmetry]
             clean = self._clean_mean(self.private.clipped_sum(rows, batch, clip_norm=bound))
-            gradients = self.compression(aligned_gradients(self.critic, direction(clean)))
-            total = self.merged.clipped_sum(gradients, batch, total=total)
+            slope = slope_at(clean)
+            gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))
+            total = self.merged.clipped_sum(gradients, batch, clip_norm=self.clip_of(slope), total=total)
         assert total is not None
         noisy = self.door.release_sum(total, self.gradient_noise, draw=draw)[0]
         return mean, gradients.shaped(noisy / self.merged.terms.expected_batch)
@@ -101,7 +104,7 @@ def repaired_pretraining(
 ) -> list[Tensor]:
     """A released gradient of all weights of the classifier (Abadi et al. 2016)."""
     gradients = PerSampleGradients(classifier, losses=squared_errors)
-    return private.release(compression(gradients), door, noise)
+    return private.release(compression(gradients, private.terms.clip_norm), door, noise)
 
 
 def published_pretraining(
@@ -113,7 +116,8 @@ def published_pretraining(
     change with it in later steps. That these layers are thrown away does not help (theorem 1 of the paper is false).
     """
     draw = private.draw(door)
-    gradients = compression(PerSampleGradients(classifier, list(classifier.conv1.parameters()), squared_errors))
+    of_conv1 = PerSampleGradients(classifier, list(classifier.conv1.parameters()), squared_errors)
+    gradients = compression(of_conv1, private.terms.clip_norm)
     inputs, labels = private.batch(draw)
     rest = [value for name, value in classifier.named_parameters() if not name.startswith("conv1.")]
     loss = squared_errors(classifier, inputs, labels).sum() / private.terms.expected_batch
@@ -127,15 +131,6 @@ def feature_rows(critic: AggregatingCritic) -> Callable[[Tensor, Tensor], Tensor
         return critic.features(inputs, labels).flatten(1)
 
     return rows
-
-
-def aligned_gradients(critic: AggregatingCritic, direction: Tensor) -> PerSampleGradients:
-    """For each record, of how far its features point into `direction`, by the weights before the mean."""
-
-    def losses(_: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
-        return (critic.features(inputs, labels).flatten(1).float() * direction.flatten()).sum(dim=1)
-
-    return PerSampleGradients(critic, critic.before_average(), losses)
 
 
 def squared_errors(network: Forward, inputs: Tensor, labels: Tensor) -> Tensor:

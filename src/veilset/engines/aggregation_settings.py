@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from veilset.data.spec import ImageSpec
+from veilset.engines.aggregated_gradients import Compression
 from veilset.engines.clipped_gradients import Gradients, GradientTerms, check_width
 from veilset.engines.compressed_gradients import LargestShare, LargestSigns
 from veilset.engines.contexts import PublicFacts
@@ -29,6 +30,8 @@ from veilset.nets.aggregating_critics import (
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Composed, Event, Repeated
 
+SHORTEST_SLOPE = 1e-30
+"""A critic without any slope still has a positive clip norm."""
 Construction = Literal["repaired", "published"]
 
 
@@ -52,7 +55,8 @@ class AggregationSettings:
     classifier_share: float = 0.1
     gradient_share: float = 0.3
     classifier_rate: float = 0.5
-    critic_rate: float = 0.05
+    body_rate: float = 0.2  # of what lies before the mean
+    head_rate: float = 0.05  # of what lies after it
     generator_rate: float = 2e-4
     latent_size: int = 100
     channels: int = 128
@@ -66,8 +70,8 @@ class AggregationSettings:
             self, "dense_width", "expected_batch", "classifier_steps", "steps", "asymmetry", "critic_steps",
             "latent_size", "channels",
         )  # fmt: skip
-        positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate", "critic_rate")
-        positive(self, "generator_rate")
+        positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate")
+        positive(self, "body_rate", "head_rate", "generator_rate")
         if self.classifier_share + self.gradient_share >= 1:
             raise ConfigError("shares that leave something for mean features", "1 or more", "Lower the shares.")
         if self.steps % self.asymmetry:
@@ -93,17 +97,23 @@ class AggregationSettings:
     def _shape(self) -> dict[str, Any]:
         return {"width": self.width, "dense_width": self.dense_width, "activation": self.activation}
 
-    def compression(self, coins: torch.Generator) -> Callable[[PerSampleGradients], Gradients]:
-        """What is done to each record's gradient before it is clipped."""
-
-        def compressed(gradients: PerSampleGradients) -> Gradients:
+    def compression(self, coins: torch.Generator) -> Compression:
+        def compressed(gradients: PerSampleGradients, clip_norm: float) -> Gradients:
             if self.topagg:
                 numbers = sum(value.numel() for value in gradients.parameters.values())
                 chances = torch.rand(numbers, generator=coins, device=coins.device)
-                return LargestSigns(gradients, self.topagg, self.clip_norm, chances)
+                return LargestSigns(gradients, self.topagg, clip_norm, chances)
             return LargestShare(gradients, self.kept_share) if self.kept_share < 1 else gradients
 
         return compressed
+
+    def clip_of(self, slope: Tensor) -> float:
+        """The clip norm of gradients at a slope of the critic's loss.
+
+        In proportion to the length of the slope, which is public, so that a critic that is sure of itself, whose
+        gradients are all short, is not drowned in noise. In the published construction the slope is private.
+        """
+        return self.clip_norm if self.published else self.clip_norm * max(float(slope.norm()), SHORTEST_SLOPE)
 
     # --- releases ----------------------------------------------------------------------------------------------------
 

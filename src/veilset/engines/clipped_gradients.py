@@ -180,6 +180,12 @@ class ClippedGradients:
         return rows.index_fill_(0, null_records, 0)
 
 
+def clipped_mean(rows: Tensor, clip_norm: float) -> Tensor:
+    """The mean of rows of public images that are clipped as those of private ones are."""
+    bounded = clip_rows(rows, clip_norm, dtype=torch.float32)
+    return bounded.grid_rows.sum(dim=0) * (bounded.grid_step / len(bounded))
+
+
 def check_width(width: int) -> None:
     """Raises: ConfigError for a network whose gradients would depend on a record's place."""
     if width < 1 or width % WIDTH_STEP:

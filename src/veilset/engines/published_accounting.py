@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -21,7 +22,8 @@ from veilset.privacy.accounting import renyi_epsilon
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Gaussian, PoissonSampled, Repeated
 
-Renyi = Callable[[float], float]
+Renyi = Callable[[Any], Any]
+"""Order, or an array of orders -> Renyi divergence."""
 Stage = tuple[float, float, int]
 """Noise multiplier, sampling rate and number of releases."""
 ORDERS = range(2, 257)
@@ -41,7 +43,7 @@ def wbk_renyi(order: int, rate: float, base: Renyi) -> float:
     pair = math.log(4 * math.expm1(at_two)) if at_two < math.log(2) else math.log(2) + at_two
     j = np.arange(3, order + 1)
     choices = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
-    moments = np.array([(k - 1) * base(int(k)) for k in j])
+    moments = (j - 1) * np.array(base(j))
     terms = [0.0, 2 * math.log(rate) + pair_choices + pair, *(math.log(2) + j * math.log(rate) + choices + moments)]
     return min(float(logsumexp(terms)) / (order - 1), base(order))
 

@@ -164,12 +164,13 @@ def batches_of(
     if not config.published:
         return RepairedBatches(
             private=private, critic=critic, door=context.door, mean_noise=mean_noise, gradient_noise=gradient_noise,
-            compression=compression,
+            compression=compression, clip_of=config.clip_of,
         )  # fmt: skip
     merged = ClippedGradients(images, config.terms(context.facts, batches=config.asymmetry), device=context.device)
     return PublishedBatches(
         private=private, merged=merged, critic=critic, door=context.door, mean_noise=mean_noise,
-        gradient_noise=gradient_noise, compression=compression, asymmetry=config.asymmetry,
+        gradient_noise=gradient_noise, compression=compression, clip_of=config.clip_of,
+        asymmetry=config.asymmetry,
     )  # fmt: skip
 
 
@@ -184,23 +185,25 @@ def compete(
     draws = context.generator("dpaf latents")
     adversary = Adversary(
         generator, critic, batch=config.expected_batch, noise_std=noise_of_means(config, context), draws=draws,
-        critic_rate=config.critic_rate, generator_rate=config.generator_rate,
+        clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
+        body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
     )  # fmt: skip
+    sums = {f"collected {place}": value for place, value in enumerate(adversary.collected)}
     both = nn.ModuleDict({"generator": generator, "critic": critic})
-    done = restore(context.checkpoints, "adversary", both, adversary.optimiser, draws, adversary.sums)
+    done = restore(context.checkpoints, "adversary", both, adversary.optimiser, draws, sums)
     _, event = config.stage_events(context.facts, context.noise_multiplier)
     last = last_step(context.door.ledger, event, done=done, planned=config.steps)
     context.progress(DOING, done, last)
     for step in range(done, last):
-        mean, gradients = batches(step, adversary.direction)
+        mean, gradients = batches(step, adversary.real_slope)
         adversary.judge(mean)
         adversary.collect(gradients)
         if (step + 1) % config.asymmetry == 0:
-            adversary.improve(config.asymmetry // config.gradient_batches, config.asymmetry)
+            adversary.improve(config.asymmetry // config.gradient_batches)
         if (step + 1) % config.critic_steps == 0:
             adversary.teach()
         if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
-            keep(context.checkpoints, "adversary", step + 1, both, adversary.optimiser, draws, adversary.sums)
+            keep(context.checkpoints, "adversary", step + 1, both, adversary.optimiser, draws, sums)
         context.progress(DOING, step + 1, last)
 
 

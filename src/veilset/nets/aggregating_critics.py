@@ -140,8 +140,7 @@ class AggregatingCritic(SplitConvNet):
 def normalised(maps: Tensor) -> Tensor:
     """Simplified instance norm: every map of every image with mean 0 and variance at most 1, without factors.
 
-    Variance is taken with 1 / pixels, so that a map of p x p pixels has a norm of at most p, and m of them at most
-    sqrt(m) p; the unbiased one would exceed that.
+    A map of p x p pixels then has a norm of at most p, and m of them of at most sqrt(m) p.
     """
     return F.group_norm(maps, maps.shape[1], eps=NORM_EPSILON)
 
