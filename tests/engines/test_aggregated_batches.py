@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from contract.cases import make_images
-from contract.sensitivity import RecordingDoor, SameCoins
+from contract.sensitivity import RecordingDoor, SameCoins, nulled
 from torch import Tensor
 
+from veilset.data.spec import ImageSet
 from veilset.engines.aggregated_batches import PublishedBatches, RepairedBatches, feature_rows, published_pretraining
 from veilset.engines.aggregated_gradients import aligned_gradients
 from veilset.engines.aggregation_settings import AggregationSettings
@@ -46,11 +48,22 @@ def critic_of(config: AggregationSettings) -> AggregatingCritic:
     return config.critic(IMAGES.spec).drawn(named_generator(0, "critic"))
 
 
-def repaired(config: AggregationSettings, door: RecordingDoor) -> RepairedBatches:
+def repaired(config: AggregationSettings, door: RecordingDoor, images: ImageSet = IMAGES) -> RepairedBatches:
     _, mean_noise, gradient_noise = config.noises(1.0)
     return RepairedBatches(
-        private=ClippedGradients(IMAGES, config.terms(FACTS), device=CPU), critic=critic_of(config), door=door,
+        private=ClippedGradients(images, config.terms(FACTS), device=CPU), critic=critic_of(config), door=door,
         mean_noise=mean_noise, gradient_noise=gradient_noise, clip_of=config.clip_of,
+        compression=config.compression(named_generator(0, "coins")),
+    )  # fmt: skip
+
+
+def published(config: AggregationSettings, door: RecordingDoor, images: ImageSet = IMAGES) -> PublishedBatches:
+    _, mean_noise, gradient_noise = config.noises(1.0)
+    merged = config.terms(FACTS, batches=config.asymmetry)
+    return PublishedBatches(
+        private=ClippedGradients(images, config.terms(FACTS), device=CPU),
+        merged=ClippedGradients(images, merged, device=CPU), critic=critic_of(config), door=door, mean_noise=mean_noise,
+        gradient_noise=gradient_noise, clip_of=config.clip_of, asymmetry=config.asymmetry,
         compression=config.compression(named_generator(0, "coins")),
     )  # fmt: skip
 
@@ -140,16 +153,48 @@ def test_a_gradient_on_a_draw_that_foresaw_only_the_mean_is_refused(tmp_path: Pa
         batches.private.release_mean(rows, draw, door, config.noises(1.0)[1], bound)
 
 
+def gradient_sums(construction: str, images: ImageSet, folder: Path, transcript: list[Tensor] | None) -> Any:
+    """Sums of gradients before their noise, for a critic whose loss turns round where the mean passes a threshold."""
+    folder.mkdir()
+    config = settings(construction=construction, asymmetry=1, expected_batch=24)
+    plain = door_for(config, folder)
+    door = RecordingDoor(plain.ledger, plain.noise, transcript=transcript)
+
+    def turning(mean: Tensor) -> Tensor:
+        side = torch.linspace(-1, 1, mean.numel()).reshape(mean.shape)
+        return side * torch.sign((mean * side).sum() - turning_point())
+
+    made = repaired(config, door, images) if construction == "repaired" else published(config, door, images)
+    made(0, turning)
+    return door
+
+
+@cache
+def turning_point() -> float:
+    """Between the means with and without the first record, of all the others."""
+    config = settings(expected_batch=24)
+    critic, inputs = critic_of(config), IMAGES.pixels / 255
+    features = critic.features(inputs, IMAGES.labels).detach().flatten(1)
+    along = features @ torch.linspace(-1, 1, features.shape[1])
+    return float(along.sum() + along[1:].sum()) / 2 / 24
+
+
+def test_a_critic_that_one_record_turns_moves_all_published_gradients_and_no_repaired_one(tmp_path: Path) -> None:
+    without = nulled(IMAGES, 0).second
+    for construction in ("repaired", "published"):
+        one = gradient_sums(construction, IMAGES, tmp_path / f"{construction} one", None)
+        other = gradient_sums(construction, without, tmp_path / f"{construction} other", one.outputs)
+        a, b = one.captures[1], other.captures[1]
+        moved = float((a.values - b.values).double().norm()) * a.grid_step
+        assert (moved <= a.allowed * (1 + 1e-6)) == (construction == "repaired"), f"{moved} of {a.allowed}"
+        assert moved > 10 * a.allowed or construction == "repaired", "all 23 others turn"
+
+
 def test_as_published_one_gradient_goes_with_so_many_batches_and_is_drawn_at_their_joint_rate(tmp_path: Path) -> None:
     config = settings(construction="published", expected_batch=6)
     door = door_for(config, tmp_path)
     _, mean_noise, gradient_noise = config.noises(1.0)
-    batches = PublishedBatches(
-        private=ClippedGradients(IMAGES, config.terms(FACTS), device=CPU),
-        merged=ClippedGradients(IMAGES, config.terms(FACTS, batches=2), device=CPU), critic=critic_of(config),
-        door=door, mean_noise=mean_noise, gradient_noise=gradient_noise, clip_of=config.clip_of, asymmetry=2,
-        compression=config.compression(named_generator(0, "coins")),
-    )  # fmt: skip
+    batches = published(config, door)
     found = [batches(step, some_slope)[1] is not None for step in range(4)]
     assert found == [False, True, False, True]
     charged = {PoissonSampled(0.25, Gaussian(mean_noise)): 4, PoissonSampled(0.5, Gaussian(gradient_noise)): 2}

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from contract.cases import QUICKEST, TINY, make_images, tiny_plan
@@ -126,25 +127,21 @@ def releases_named(found: list[str]) -> set[int]:
     return {int(what.split("release ")[1].split(":")[0]) for what in found}
 
 
-def test_the_search_passes_the_repaired_construction_and_fails_the_published_one() -> None:
-    assert found_by_search(config_of()) == []
-    assert found_by_search(config_of(construction="published")) != []
+LONG = {"classifier_steps": 4, "classifier_rate": 3.0}
+"""Hidden layers move far enough for a few neighbours to show it."""
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_search_passes_the_repaired_construction_and_fails_the_published_one(adjacency: Adjacency) -> None:
+    assert found_by_search(config_of(**LONG), adjacency) == []
+    assert found_by_search(config_of(**LONG, construction="published"), adjacency) != []
 
 
 def test_the_search_finds_layers_that_were_trained_on_the_data_from_the_second_release_on() -> None:
     """Theorem 1: the first gradient of conv1 is sound, later ones pass through layers that one record has moved."""
-    config = config_of(construction="published", classifier_steps=4, classifier_rate=3.0)
-    found = {release for release in releases_named(found_by_search(config)) if release < 4}
+    found = {n for n in releases_named(found_by_search(config_of(**LONG, construction="published"))) if n < 4}
     assert found
     assert 0 not in found
-
-
-def test_the_search_finds_gradients_at_the_clean_mean_where_the_classifier_is_not_to_blame() -> None:
-    config = config_of(construction="published", classifier_steps=1)
-    # Release 0 is the classifier's, 1 and 2 are means; 3 is the first gradient.
-    found = releases_named(found_by_search(config))
-    assert 3 in found
-    assert not {0, 1, 2} & found
 
 
 def test_the_search_finds_a_slope_at_the_clean_mean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,15 +273,61 @@ def test_every_ablation_of_the_paper_can_be_turned_on(accounting: str, options: 
     assert bool(model.sample(4).pixels.any())
 
 
+@pytest.fixture
+def public(tmp_path: Path) -> str:
+    """Colour images of another size and with more classes than the private ones."""
+    draws = np.random.default_rng(0)
+    pixels = draws.integers(0, 256, (30, 12, 12, 3), dtype=np.uint8)
+    np.savez(tmp_path / "public.npz", x=pixels, y=np.arange(30) % 5)
+    return str(tmp_path / "public.npz")
+
+
+def test_critic_and_generator_can_start_from_public_images_at_no_cost(public: str, tmp_path: Path) -> None:
+    images = make_images()
+    for transfer in ("critic", "both"):
+        options = {**ALL, "transfer": transfer, "public_images": public, "public_steps": 3}
+        plan = tiny_plan(images, "dpaf", **options)
+        model = execute(images, plan, tmp_path / transfer)
+        assert model.privacy.record.charged == steps(plan.planned) == steps(tiny_plan(images, "dpaf", **ALL).planned)
+
+
+@pytest.mark.parametrize(("transfer", "moved"), [("none", False), ("critic", False), ("both", True)])
+def test_the_generator_is_kept_after_public_images_only_where_it_is_to_be(
+    transfer: str, moved: bool, public: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[list[Tensor]] = []
+    plain = dpaf.compete
+
+    def noting(config: Any, adversary: Any, *others: Any, **options: Any) -> None:
+        if options["name"] == "adversary":
+            begun.append([value.detach().clone() for value in adversary.generator.parameters()])
+            begun.append([value.detach().clone() for value in adversary.critic.before_average()])
+        plain(config, adversary, *others, **options)
+
+    monkeypatch.setattr(dpaf, "compete", noting)
+    world(make_images())
+    options = {} if transfer == "none" else {"public_images": public, "public_steps": 2}
+    world(make_images(), transfer=transfer, **options)
+    assert any(not torch.equal(a, b) for a, b in zip(begun[0], begun[2], strict=True)) == moved
+    critic_moved = any(not torch.equal(a, b) for a, b in zip(begun[1], begun[3], strict=True))
+    assert critic_moved == (transfer != "none")
+
+
+@pytest.mark.parametrize("options", [{"transfer": "critic"}, {"public_images": "mnist"}, {"transfer": "all"}], ids=str)
+def test_a_transfer_without_public_images_or_the_other_way_round_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="Give both"):
+        config_of(**options)
+
+
 def test_the_critic_takes_its_first_convolutions_from_the_classifier_and_keeps_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: dict[str, list[Tensor]] = {}
 
     def noting(name: str, plain: Any) -> Any:
-        def wrapped(config: Any, *parts: Any) -> None:
-            plain(config, *parts)
-            network = parts[0] if name == "pretrain" else parts[1]
+        def wrapped(config: Any, *parts: Any, **options: Any) -> None:
+            plain(config, *parts, **options)
+            network = parts[0] if name == "pretrain" else parts[0].critic
             seen[name] = [value.detach().clone() for value in network.conv1.parameters()]
 
         return wrapped

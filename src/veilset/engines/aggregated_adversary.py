@@ -50,8 +50,8 @@ class Adversary:
         self.optimiser = torch.optim.Adam(
             generator.parameters(), lr=generator_rate, betas=(0.5, 0.999), capturable=draws.device.type == "cuda"
         )
-        self.collected = [torch.zeros_like(weight) for weight in critic.before_average()]
-        """Released gradients, summed since the last `improve`."""
+        self.collected = [*map(torch.zeros_like, critic.before_average()), torch.zeros((), device=draws.device)]
+        """Released gradients, summed since the last `improve`, and behind them how many there are."""
         mean = torch.zeros(critic.feature_shape, device=draws.device)
         labels = torch.zeros(batch, dtype=torch.int64, device=draws.device)
         self._judge = GraphedStep(self._judge_step, [mean, labels], [draws])
@@ -68,12 +68,13 @@ class Adversary:
     def collect(self, gradients: Sequence[Tensor] | None) -> None:
         """Keeps released gradients of what lies before the mean, where a batch has them, for `improve`."""
         if gradients is not None:
-            torch._foreach_add_(self.collected, list(gradients))
+            torch._foreach_add_(self.collected, [*gradients, torch.ones_like(self.collected[-1])])
 
-    def improve(self, number: int) -> None:
-        """One step of what lies before the mean: along the mean of `number` collected gradients, and on fakes."""
+    def improve(self) -> None:
+        """One step of what lies before the mean: along the mean of collected gradients, and along those of fakes."""
         weights = self.critic.before_average()
-        _descend(weights, self.collected, self.body_rate / number)
+        *sums, number = self.collected
+        _descend(weights, torch._foreach_div(sums, number), self.body_rate)
         torch._foreach_zero_(self.collected)
         _descend(weights, self._fake_gradients(), self.body_rate)
 
@@ -98,7 +99,7 @@ class Adversary:
         images, mean = self._fakes(labels)
         slope = self._slope(mean, fake_loss)
         gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))
-        return gradients.shaped(clipped_mean(gradients(images, labels), self.clip_of(slope)))
+        return gradients.shaped(clipped_mean(gradients, images, labels, self.clip_of(slope)))
 
     def _slope(self, mean: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
         leaf = mean.detach().clone().requires_grad_()

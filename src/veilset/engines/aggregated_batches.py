@@ -3,6 +3,7 @@
 Repaired: the mean of a batch is released first. The critic's loss is differentiated at the released mean, so all that a
 record's gradient depends on beside the record is public; it is clipped, and the sum gets a noise of its own. Both
 releases are on one sample and are charged as one.
+Public: the same for images that need no protection.
 Published: gradients are taken at the clean mean of a batch, which all its records make. A clipped gradient then changes
 with every other record: the sum has no bound that its noise was made for, and nothing is proven.
 """
@@ -16,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from veilset.data.spec import ImageSet, to_unit_range
 from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients
-from veilset.engines.clipped_gradients import ClippedGradients
+from veilset.engines.clipped_gradients import ClippedGradients, clipped_mean
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet, feature_norm
 from veilset.privacy.bounds import GroupedSum
@@ -97,6 +99,28 @@ class PublishedBatches:
         assert total.grid_total is not None
         mean = total.grid_total[0] * (total.grid_step / self.private.terms.expected_batch)
         return mean.to(torch.float32).reshape(self.critic.feature_shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicBatches:
+    """Means and gradients of public images, without noise and without price (table 12)."""
+
+    images: ImageSet
+    critic: AggregatingCritic
+    compression: Compression
+    clip_of: ClipOf
+    batch: int
+    draws: torch.Generator
+
+    def __call__(self, step: int, slope_at: Slope) -> Batch:
+        places = torch.randint(len(self.images), (self.batch,), generator=self.draws, device=self.draws.device).cpu()
+        inputs = to_unit_range(self.images.pixels[places].to(self.draws.device))
+        # Their classes stand in for those of the private images, whatever they are.
+        labels = self.images.labels[places].to(self.draws.device) % self.critic.num_classes
+        mean = feature_rows(self.critic)(inputs, labels).mean(dim=0).reshape(self.critic.feature_shape)
+        slope = slope_at(mean)
+        gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))
+        return mean, gradients.shaped(clipped_mean(gradients, inputs, labels, self.clip_of(slope)))
 
 
 def repaired_pretraining(

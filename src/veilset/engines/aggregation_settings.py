@@ -32,6 +32,7 @@ from veilset.privacy.events import Composed, Event, Repeated
 
 SHORTEST_SLOPE = 1e-30
 """A critic without any slope still has a positive clip norm."""
+Transfer = Literal["none", "critic", "both"]
 Construction = Literal["repaired", "published"]
 
 
@@ -58,17 +59,25 @@ class AggregationSettings:
     body_rate: float = 0.2  # of what lies before the mean
     head_rate: float = 0.05  # of what lies after it
     generator_rate: float = 2e-4
+    transfer: str = "none"  # paper: critic, or both with the generator, from public images (table 12)
+    public_images: str = ""  # a path or a name that `veilset.load` knows; declared public, the name included
+    public_steps: int = 2000
     latent_size: int = 100
     channels: int = 128
 
     def __post_init__(self) -> None:
         if self.construction not in get_args(Construction):
             raise ConfigError("repaired or published", f"{self.construction!r}", "Correct the option.")
+        if self.transfer not in get_args(Transfer) or (self.transfer == "none") != (self.public_images == ""):
+            raise ConfigError(
+                "transfer critic or both with public_images, or none without", f"{self.transfer!r}",
+                "Give both options or neither.",
+            )  # fmt: skip
         Layout.of(self.layout)
         check_width(self.width)
         at_least_one(
             self, "dense_width", "expected_batch", "classifier_steps", "steps", "asymmetry", "critic_steps",
-            "latent_size", "channels",
+            "public_steps", "latent_size", "channels",
         )  # fmt: skip
         positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate")
         positive(self, "body_rate", "head_rate", "generator_rate")

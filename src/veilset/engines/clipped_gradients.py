@@ -180,10 +180,13 @@ class ClippedGradients:
         return rows.index_fill_(0, null_records, 0)
 
 
-def clipped_mean(rows: Tensor, clip_norm: float) -> Tensor:
+def clipped_mean(rows_of: Rows, inputs: Tensor, labels: Tensor, clip_norm: float) -> Tensor:
     """The mean of rows of public images that are clipped as those of private ones are."""
-    bounded = clip_rows(rows, clip_norm, dtype=torch.float32)
-    return bounded.grid_rows.sum(dim=0) * (bounded.grid_step / len(bounded))
+    at_once, total = RECORDS_AT_ONCE[inputs.device.type], GroupedSum(1, device=inputs.device)
+    for some, their_labels in zip(inputs.split(at_once), labels.split(at_once), strict=True):
+        total.add(clip_rows(rows_of(some, their_labels), clip_norm, dtype=torch.float32), their_labels)
+    assert total.grid_total is not None
+    return total.grid_total[0] * (total.grid_step / len(inputs))
 
 
 def check_width(width: int) -> None:

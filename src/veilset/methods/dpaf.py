@@ -12,7 +12,8 @@ kernel enforces; its gradient is its own as well, because the loss is differenti
 and is clipped by the kernel. Sums are divided by the expected batch. Both releases of (2) are on one sample, so they
 compose before the sample amplifies them: one Gaussian with 1/z^2 = 1/z_mean^2 + 1/z_gradient^2. Classifier, critic and
 generator are functions of released values, of generated images and of public draws, labels of generated images
-included: no network keeps a trace of a record that was not released. Stages compose in one account.
+included: no network keeps a trace of a record that was not released. Stages compose in one account. Images that are
+declared public cost nothing.
 Why the published construction has no bound: gradients of its first convolutions pass through layers that were trained
 on the same records without noise, and those of its second ones are taken at the clean mean of a batch. Either way one
 record changes the clipped gradients of all others, and the sum moves by as much as the whole batch.
@@ -21,15 +22,18 @@ record changes the clipped gradients of all others, and the sum moves by as much
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from veilset.data.load import load
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.aggregated_adversary import Adversary
 from veilset.engines.aggregated_batches import (
+    PublicBatches,
     PublishedBatches,
     RepairedBatches,
     published_pretraining,
@@ -41,6 +45,7 @@ from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, las
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet
+from veilset.nets.classifiers import restart
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Published
@@ -127,8 +132,18 @@ class Dpaf:
         pretrain(config, classifier, private, context)
         critic.conv1.load_state_dict(classifier.conv1.state_dict())
         critic.conv1.requires_grad_(False)
+        if config.transfer != "none":
+            compete_in_public(config, generator, critic, context)
+        adversary = adversary_of(
+            config, generator, critic, context, noise_std=noise_of_means(config, context), draws="dpaf draws"
+        )
+        _, event = config.stage_events(context.facts, context.noise_multiplier)
+
+        def last_after(done: int) -> int:
+            return last_step(context.door.ledger, event, done=done, planned=config.steps)
+
         batches = batches_of(config, critic, images, private, context)
-        compete(config, generator, critic, batches, context)
+        compete(config, adversary, batches, context, name="adversary", last_after=last_after)
         return generator.eval()
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -176,35 +191,69 @@ def batches_of(
 
 def compete(
     config: DpafConfig,
-    generator: UpsamplingGenerator,
-    critic: AggregatingCritic,
-    batches: RepairedBatches | PublishedBatches,
+    adversary: Adversary,
+    batches: RepairedBatches | PublishedBatches | PublicBatches,
     context: FitContext,
+    *,
+    name: str,
+    last_after: Callable[[int], int],
 ) -> None:
-    """The second stage: critic and generator in turns (algorithm 1, lines 7 to 20)."""
-    draws = context.generator("dpaf latents")
-    adversary = Adversary(
-        generator, critic, batch=config.expected_batch, noise_std=noise_of_means(config, context), draws=draws,
-        clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
-        body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
-    )  # fmt: skip
+    """Critic and generator in turns (algorithm 1, lines 7 to 20).
+
+    Args:
+        name: of the checkpoint.
+        last_after: the number of steps after which the game ends, where so many are already done.
+    """
+    both = nn.ModuleDict({"generator": adversary.generator, "critic": adversary.critic})
     sums = {f"collected {place}": value for place, value in enumerate(adversary.collected)}
-    both = nn.ModuleDict({"generator": generator, "critic": critic})
-    done = restore(context.checkpoints, "adversary", both, adversary.optimiser, draws, sums)
-    _, event = config.stage_events(context.facts, context.noise_multiplier)
-    last = last_step(context.door.ledger, event, done=done, planned=config.steps)
+    done = restore(context.checkpoints, name, both, adversary.optimiser, adversary.draws, sums)
+    last = last_after(done)
     context.progress(DOING, done, last)
     for step in range(done, last):
         mean, gradients = batches(step, adversary.real_slope)
         adversary.judge(mean)
         adversary.collect(gradients)
         if (step + 1) % config.asymmetry == 0:
-            adversary.improve(config.asymmetry // config.gradient_batches)
+            adversary.improve()
         if (step + 1) % config.critic_steps == 0:
             adversary.teach()
         if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
-            keep(context.checkpoints, "adversary", step + 1, both, adversary.optimiser, draws, sums)
+            keep(context.checkpoints, name, step + 1, both, adversary.optimiser, adversary.draws, sums)
         context.progress(DOING, step + 1, last)
+
+
+def compete_in_public(
+    config: DpafConfig, generator: UpsamplingGenerator, critic: AggregatingCritic, context: FitContext
+) -> None:
+    """The same game on public images, for a critic, and perhaps a generator, that have learned before (table 12)."""
+    spec = context.facts.spec
+    images = load(
+        config.public_images, size=(spec.height, spec.width), fit="crop", color="grey" if spec.channels == 1 else "rgb"
+    )
+    adversary = adversary_of(config, generator, critic, context, noise_std=0.0, draws="dpaf public draws")
+    batches = PublicBatches(
+        images=images, critic=critic, batch=config.expected_batch, draws=adversary.draws, clip_of=config.clip_of,
+        compression=config.compression(context.generator("dpaf public coins")),
+    )  # fmt: skip
+    compete(config, adversary, batches, context, name="public adversary", last_after=lambda _: config.public_steps)
+    if config.transfer == "critic":
+        restart(generator, context.generator("dpaf generator"))
+
+
+def adversary_of(
+    config: DpafConfig,
+    generator: UpsamplingGenerator,
+    critic: AggregatingCritic,
+    context: FitContext,
+    *,
+    noise_std: float,
+    draws: str,
+) -> Adversary:
+    return Adversary(
+        generator, critic, batch=config.expected_batch, noise_std=noise_std, draws=context.generator(draws),
+        clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
+        body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
+    )  # fmt: skip
 
 
 def noise_of_means(config: DpafConfig, context: FitContext) -> float:
