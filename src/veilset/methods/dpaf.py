@@ -106,14 +106,16 @@ class Dpaf:
         # Features of a batch agree by about a third, in as many numbers as their squared length; the critic sees means.
         signal, noise = config.expected_batch * bound / 3, noise_multiplier * sensitivity * bound
         numbers = sum(value.numel() for value in config.critic(spec).before_average())
+        change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+        bounded = f"{change} a sum of features by at most {sensitivity:.4g}"
+        unbounded = f"{change} the gradients of all others as well, so that no bound is proven"
         return Forecast(
             signal_to_noise=signal / noise * math.sqrt(config.steps),
             seconds=10 + 2 * config.products(spec) / CPU_SPEED,
             megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 500,
             released=f"{config.classifier_steps:,} noisy gradients of a classifier, and {config.steps:,} times mean "
             f"features and a gradient of a critic over secret samples of about {config.expected_batch} images; "
-            f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves a sum of features by at most "
-            f"{sensitivity:.4g}",
+            f"{unbounded if config.published else bounded}",
         )
 
     def build(self, config: DpafConfig, spec: ImageSpec) -> UpsamplingGenerator:
