@@ -10,7 +10,7 @@ from veilset.artifact import MODEL, parse_json, read_release, write_release
 from veilset.errors import ArtifactError
 from veilset.evaluate.presets import PRESETS
 from veilset.files import require_empty
-from veilset.methods.base import PublicFacts, get_method, make_config
+from veilset.methods.base import PublicFacts, get_method, make_config, unproven_by
 from veilset.model import Model, from_pretrained, release_folder
 from veilset.privacy.accounting import Price
 from veilset.privacy.bounds import Unit
@@ -181,6 +181,8 @@ def _published(config: dict[str, Any], opened: Model | SketchRelease) -> Publish
     terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
     if method.events(*terms) != opened.privacy.record.planned:
         raise ArtifactError("the releases this method makes", "others", "Do not trust this release.")
+    if claim.epsilon is not None and (reason := unproven_by(method, terms[0])) is not None:
+        raise ArtifactError("no epsilon for settings without a proof", reason, "Do not trust this release.")
     return method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None
 
 

@@ -44,10 +44,8 @@ def test_each_stage_costs_its_share_of_the_renyi_budget(construction: str) -> No
 def test_two_halves_of_the_budget_cost_about_the_same_by_the_accountant_too() -> None:
     """About: the shares are exact in the limit of large noise only."""
     config = AggregationSettings(classifier_share=0.5, gradient_share=0.25, steps=800)
-    classifier, batch = config.stage_events(FACTS, 5.0)
     one, two = (
-        renyi_epsilon(Repeated(count, event), 1e-5, Adjacency.ADD_REMOVE)
-        for event, count in ((classifier, config.classifier_steps), (batch, config.steps))
+        renyi_epsilon(Repeated(count, event), 1e-5, Adjacency.ADD_REMOVE) for event, count in config.charges(FACTS, 5.0)
     )
     assert one == pytest.approx(two, rel=0.2)
 

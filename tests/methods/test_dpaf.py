@@ -31,6 +31,7 @@ from veilset.privacy.accounting import renyi_epsilon
 from veilset.privacy.bounds import Adjacency, Bounded
 from veilset.privacy.events import Composed, Gaussian, PoissonSampled, Repeated, steps
 from veilset.privacy.noise import SeededNoise
+from veilset.report.content import headlines
 from veilset.run import execute, resume
 from veilset.sharing import export, verify
 
@@ -111,6 +112,28 @@ def test_the_published_construction_cannot_be_had_with_a_proven_epsilon() -> Non
         tiny_plan(make_images(), "dpaf", construction="published")
     plan = tiny_plan(make_images(), "dpaf", construction="published", accounting="none")
     assert plan.config["construction"] == "published"
+
+
+def test_a_release_that_claims_an_epsilon_for_the_published_construction_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tiny_plan(make_images(), "dpaf", accounting="published")
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "not_private", None)
+        model = execute(make_images(), plan, tmp_path / "run", allow_published=True)
+    assert model.claim.epsilon is not None
+    with pytest.raises(ArtifactError, match="no epsilon for settings without a proof"):
+        verify(tmp_path / "run")
+
+
+def test_the_report_says_that_nothing_is_proven_and_what_was_published(tmp_path: Path) -> None:
+    plan = tiny_plan(make_images(), "dpaf", accounting="published", epsilon=3.0)
+    claim = execute(make_images(), plan, tmp_path / "run", allow_published=True).claim
+    proven, published = headlines(claim)
+    assert (proven.label, proven.text) == ("NOT PRIVATE", "no epsilon can be claimed")
+    assert "no epsilon is proven for DPAF as published" in proven.note
+    assert published.label == "Published, refuted"
+    assert "theorem 1 is false" in published.note
 
 
 # --- what its proof rests on, and faults -----------------------------------------------------------------------------
@@ -220,13 +243,13 @@ def test_one_step_more_than_planned_is_refused(tmp_path: Path, monkeypatch: pyte
 def test_two_releases_on_a_batch_of_which_one_is_priced_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = AggregationSettings.stage_events
+    plain = AggregationSettings.charges
 
     def without_gradient(self: AggregationSettings, facts: Any, noise_multiplier: float) -> Any:
-        classifier, _ = plain(self, facts, noise_multiplier)
-        return classifier, self.terms(facts).event(noise_multiplier, facts.adjacency)
+        classifier, (_, count) = plain(self, facts, noise_multiplier)
+        return [classifier, (self.terms(facts).event(noise_multiplier, facts.adjacency), count)]
 
-    monkeypatch.setattr(AggregationSettings, "stage_events", without_gradient)
+    monkeypatch.setattr(AggregationSettings, "charges", without_gradient)
     with pytest.raises(BudgetExceeded, match="Nothing was released"):
         execute(make_images(), tiny_plan(make_images(), "dpaf", **ALL), tmp_path / "run")
     assert not (tmp_path / "run" / "release").exists()
@@ -355,6 +378,29 @@ def test_a_fit_that_crashed_does_not_buy_its_releases_again(tmp_path: Path, monk
     assert done[0] == (2, 3)
     assert done[-1] == (3, 3)
     assert model.privacy.record.charged == steps(plan.planned)
+
+
+def test_a_published_fit_that_crashed_ends_where_either_of_its_releases_is_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dpaf, "CHECKPOINT_EVERY", 3)
+    images, run = make_images(), tmp_path / "run"
+    plan = tiny_plan(images, "dpaf", accounting="published", expected_batch=10, steps=8)
+
+    def dies(message: str, done: int, total: int) -> None:
+        if (message, done) == (dpaf.DOING, 4):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, run, progress=dies, allow_published=True)
+    # Kept: 3 batches and 1 gradient. Lost: a batch, and the gradient after it; so one gradient, of two batches, less.
+    done: list[int] = []
+    model = resume(
+        images, run, allow_published=True,
+        progress=lambda message, at, _: done.append(at) if message == dpaf.DOING else None,
+    )  # fmt: skip
+    assert (done[0], done[-1]) == (3, 6)
+    assert model.privacy.record.charged <= steps(plan.planned)
 
 
 def test_the_release_holds_the_generator_alone(tmp_path: Path) -> None:

@@ -44,21 +44,15 @@ class RepairedBatches:
     clip_of: ClipOf
 
     def __call__(self, step: int, slope_at: Slope) -> Batch:
+        bound = feature_norm(self.critic.feature_shape)
         draw = self.private.draw(self.door, self.mean_noise, self.gradient_noise)
-        mean = self.private.release_mean(
-            feature_rows(self.critic),
-            draw,
-            self.door,
-            self.mean_noise,
-            clip_norm=feature_norm(self.critic.feature_shape),
-        )
+        mean = self.private.release_mean(feature_rows(self.critic), draw, self.door, self.mean_noise, bound)
         mean = mean.to(torch.float32).reshape(self.critic.feature_shape)
         slope = slope_at(mean)
         clip_norm = self.clip_of(slope)
         gradients = self.compression(aligned_gradients(self.critic, slope), clip_norm)
-        return mean, gradients.shaped(
-            self.private.release_mean(gradients, draw, self.door, self.gradient_noise, clip_norm)
-        )
+        row = self.private.release_mean(gradients, draw, self.door, self.gradient_noise, clip_norm)
+        return mean, gradients.shaped(row)
 
 
 @dataclass(frozen=True, kw_only=True)

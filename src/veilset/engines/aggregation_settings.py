@@ -161,21 +161,20 @@ class AggregationSettings:
             (gradients, batches * rate, self.steps // batches),
         ]  # fmt: skip
 
-    def stage_events(self, facts: PublicFacts, noise_multiplier: float) -> tuple[Event, Event]:
-        """One release of the classifier's stage; and what is charged for one batch of the critic's."""
+    def charges(self, facts: PublicFacts, noise_multiplier: float) -> list[tuple[Event, int]]:
+        """What is charged, and how often: for a step of the classifier, for a batch of the critic and, as published,
+        for the gradient of several batches."""
         classifier, means, gradients = self.noises(noise_multiplier)
-        batch = self.terms(facts).event(means, facts.adjacency, *(() if self.published else (gradients,)))
-        return self.terms(facts).event(classifier, facts.adjacency), batch
+        first = (self.terms(facts).event(classifier, facts.adjacency), self.classifier_steps)
+        if not self.published:
+            return [first, (self.terms(facts).event(means, facts.adjacency, gradients), self.steps)]
+        merged = self.terms(facts, batches=self.asymmetry).event(gradients, facts.adjacency)
+        batch = self.terms(facts).event(means, facts.adjacency)
+        return [first, (batch, self.steps), (merged, self.steps // self.asymmetry)]
 
     def events(self, facts: PublicFacts, noise_multiplier: float) -> Event:
         self.feature_bound(facts.spec)  # refuses a layout that is too deep for these images
-        classifier, batch = self.stage_events(facts, noise_multiplier)
-        both = (Repeated(self.classifier_steps, classifier), Repeated(self.steps, batch))
-        if not self.published:
-            return Composed(both)
-        merged = self.terms(facts, batches=self.asymmetry)
-        gradient = merged.event(self.noises(noise_multiplier)[2], facts.adjacency)
-        return Composed((*both, Repeated(self.steps // self.asymmetry, gradient)))
+        return Composed(tuple(Repeated(count, event) for event, count in self.charges(facts, noise_multiplier)))
 
     # --- forecast ----------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from veilset.nets.generators import UpsamplingGenerator
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Event
+from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoNoise
 from veilset.privacy.sides import seal
 from veilset.randomness import initialise
@@ -139,10 +140,10 @@ class Dpaf:
         adversary = adversary_of(
             config, generator, critic, context, noise_std=noise_of_means(config, context), draws="dpaf draws"
         )
-        _, event = config.stage_events(context.facts, context.noise_multiplier)
+        charges = config.charges(context.facts, context.noise_multiplier)[1:]
 
         def last_after(done: int) -> int:
-            return last_step(context.door.ledger, event, done=done, planned=config.steps)
+            return last_affordable(context.door.ledger, charges, done=done, planned=config.steps)
 
         batches = batches_of(config, critic, images, private, context)
         compete(config, adversary, batches, context, name="adversary", last_after=last_after)
@@ -160,8 +161,8 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
     step_of = published_pretraining if config.published else repaired_pretraining
     optimiser = torch.optim.SGD(classifier.parameters(), lr=config.classifier_rate)
     done = restore(context.checkpoints, "classifier", classifier, optimiser, coins)
-    event, _ = config.stage_events(context.facts, context.noise_multiplier)
-    last = last_step(context.door.ledger, event, done=done, planned=config.classifier_steps)
+    charges = config.charges(context.facts, context.noise_multiplier)[:1]
+    last = last_affordable(context.door.ledger, charges, done=done, planned=config.classifier_steps)
     for step in range(done, last):
         gradients = step_of(private, classifier, context.door, noise, compression)
         for weight, gradient in zip(classifier.parameters(), gradients, strict=True):
@@ -256,6 +257,14 @@ def adversary_of(
         clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
         body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
     )  # fmt: skip
+
+
+def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, done: int, planned: int) -> int:
+    """`last_step` of a stage that is charged by several events, of which some come once for several steps."""
+    return min(
+        planned // count * last_step(ledger, event, done=done * count // planned, planned=count)
+        for event, count in charges
+    )
 
 
 def noise_of_means(config: DpafConfig, context: FitContext) -> float:
