@@ -58,7 +58,7 @@ class AggregationSettings:
     classifier_rate: float = 0.5
     body_rate: float = 0.2  # of what lies before the mean
     head_rate: float = 0.05  # of what lies after it
-    generator_rate: float = 2e-4
+    generator_rate: float = 1e-3
     transfer: str = "none"  # paper: critic, or both with the generator, from public images (table 12)
     public_images: str = ""  # a path or a name that `veilset.load` knows; declared public, the name included
     public_steps: int = 2000
