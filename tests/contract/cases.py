@@ -49,7 +49,7 @@ TINY: dict[str, dict[str, Any]] = {
     "dpaf": {
         "layout": "C1-C1-x",
         "width": 16,
-        "dense_width": 8,
+        "dense_width": 16,
         "classifier_steps": 2,
         "steps": 4,
         "asymmetry": 2,

@@ -15,7 +15,7 @@ from veilset.nets.generators import UpsamplingGenerator
 from veilset.randomness import initialise, named_generator
 
 SPEC = ImageSpec(height=8, width=8, channels=1, class_names=("a", "b"))
-CONFIG = AggregationSettings(layout="C1-C1-C1", width=16, dense_width=8, kept_share=1.0)
+CONFIG = AggregationSettings(layout="C1-C1-C1", width=16, dense_width=16, kept_share=1.0)
 
 
 def adversary(**options: Any) -> Adversary:

@@ -13,11 +13,18 @@ from contract.sensitivity import RecordingDoor, SameCoins, nulled
 from torch import Tensor
 
 from veilset.data.spec import ImageSet
-from veilset.engines.aggregated_batches import PublishedBatches, RepairedBatches, feature_rows, published_pretraining
+from veilset.engines.aggregated_batches import (
+    PublishedBatches,
+    RepairedBatches,
+    feature_rows,
+    published_pretraining,
+    squared_errors,
+)
 from veilset.engines.aggregated_gradients import aligned_gradients
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.clipped_gradients import ClippedGradients
 from veilset.engines.contexts import PublicFacts
+from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.errors import UnsupportedEvent
 from veilset.nets.aggregating_critics import AggregatingCritic
 from veilset.privacy.bounds import Adjacency, Unit
@@ -31,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 def settings(**options: Any) -> AggregationSettings:
-    defaults = {"layout": "C1-C1-x", "width": 16, "dense_width": 8, "steps": 4, "asymmetry": 2, "classifier_steps": 1,
+    defaults = {"layout": "C1-C1-x", "width": 16, "dense_width": 16, "steps": 4, "asymmetry": 2, "classifier_steps": 1,
                 "expected_batch": 12, "kept_share": 1.0}  # fmt: skip
     return AggregationSettings(**{**defaults, **options})
 
@@ -217,3 +224,26 @@ def test_rows_of_gradients_are_of_the_layers_before_the_mean_alone() -> None:
     critic = critic_of(settings())
     rows = aligned_gradients(critic, torch.ones(critic.feature_shape))(IMAGES.pixels[:3] / 255, IMAGES.labels[:3])
     assert rows.shape == (3, sum(value.numel() for value in critic.before_average()))
+
+
+@pytest.mark.parametrize("kind", ["classifier", "features", "gradients"])
+@pytest.mark.parametrize("layout", ["C1-C1-x", "C2-C1-C1"])
+def test_a_row_depends_to_the_last_bit_neither_on_other_records_nor_on_its_place(kind: str, layout: str) -> None:
+    """A record that is taken out of a sample shifts all records after it by a place."""
+    config = settings(layout=layout, kept_share=0.9)
+    images = make_images((8,), height=28, width=28)
+    critic = config.critic(images.spec).drawn(named_generator(0, "critic"))
+    classifier = config.classifier(images.spec).drawn(named_generator(0, "classifier"))
+    compression = config.compression(named_generator(0, "coins"))
+    slope = torch.randn(critic.feature_shape, generator=named_generator(0, "slope"))
+    rows_of = {
+        "classifier": compression(PerSampleGradients(classifier, losses=squared_errors), 1.0),
+        "features": feature_rows(critic),
+        "gradients": compression(aligned_gradients(critic, slope), 1.0),
+    }[kind]
+    inputs, labels = images.pixels / 255, images.labels
+    rows = rows_of(inputs, labels)
+    for shift in range(1, 8):
+        assert torch.equal(rows_of(inputs.roll(shift, 0), labels.roll(shift, 0)).roll(-shift, 0), rows)
+    alone = torch.cat([inputs[:1], torch.zeros_like(inputs[1:])])
+    assert torch.equal(rows_of(alone, labels)[0], rows[0])

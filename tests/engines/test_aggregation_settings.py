@@ -23,6 +23,7 @@ FACTS = PublicFacts(spec=MNIST, declared_size=60_000, adjacency=Adjacency.ADD_RE
     "settings",
     [
         {"construction": "repared"}, {"layout": "C2"}, {"width": 24}, {"steps": 10, "asymmetry": 8}, {"topagg": -1},
+        {"dense_width": 20},
         {"kept_share": 0.0}, {"kept_share": 1.1}, {"clip_norm": 0.0}, {"classifier_share": 0.7, "gradient_share": 0.3},
         {"classifier_share": 0.0}, {"expected_batch": 0}, {"critic_steps": 0}, {"head_rate": float("nan")},
     ],

@@ -22,4 +22,4 @@ def aligned_gradients(critic: AggregatingCritic, slope: Tensor) -> PerSampleGrad
     def losses(_: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
         return (critic.features(inputs, labels).flatten(1).float() * slope.flatten()).sum(dim=1)
 
-    return PerSampleGradients(critic, critic.before_average(), losses)
+    return PerSampleGradients(critic, critic.before_average(), losses, layerwise=True)

@@ -75,8 +75,9 @@ class AggregationSettings:
             )  # fmt: skip
         Layout.of(self.layout)
         check_width(self.width)
+        check_width(self.dense_width)
         at_least_one(
-            self, "dense_width", "expected_batch", "classifier_steps", "steps", "asymmetry", "critic_steps",
+            self, "expected_batch", "classifier_steps", "steps", "asymmetry", "critic_steps",
             "public_steps", "latent_size", "channels",
         )  # fmt: skip
         positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate")
