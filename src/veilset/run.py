@@ -51,7 +51,7 @@ def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
     budget_of(images.source)  # refuses a benchmark that has a budget
     benchmark_stamps(images.source.benchmark)  # refuses a name that would read like a claim
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
-        proven = shown(plan.epsilon_planned or 0.0)
+        proven = "none" if plan.epsilon_planned is None else shown(plan.epsilon_planned)
         raise PrivacyError(
             "proven accounting on private data",
             f"the published accounting of {plan.method}; the proven epsilon of that run would be {proven}",

@@ -12,7 +12,7 @@ from veilset.classifier import PrivateClassifier, is_classifier, open_classifier
 from veilset.errors import ArtifactError
 from veilset.evaluate.presets import PRESETS
 from veilset.files import require_empty
-from veilset.methods.base import PublicFacts, get_method, make_config
+from veilset.methods.base import PublicFacts, get_method, make_config, unproven_by
 from veilset.model import Model, from_pretrained, release_folder
 from veilset.partition import PARTITIONED
 from veilset.privacy.accounting import Price
@@ -199,6 +199,8 @@ def _published(config: dict[str, Any], opened: Opened) -> Published | None:
     terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
     if method.events(*terms) != opened.privacy.record.planned:
         raise ArtifactError("the releases this method makes", "others", "Do not trust this release.")
+    if claim.epsilon is not None and (reason := unproven_by(method, terms[0])) is not None:
+        raise ArtifactError("no epsilon for settings without a proof", reason, "Do not trust this release.")
     return method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import veilset
 from veilset.artifact import update_manifest
 from veilset.data.spec import ImageSet, ImageSpec, Source
 from veilset.methods.plan import Plan
+from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched
 
 METHODS = tuple(veilset.all_methods())
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -44,6 +46,17 @@ TINY: dict[str, dict[str, Any]] = {
         "images_per_step": 6,
     },
     "dpac": {**SHARD_TAUGHT, "classifier_start": 0.25, "fake_steps": 1, "real_steps": 2},
+    "dpaf": {
+        "layout": "C1-C1-x",
+        "width": 16,
+        "dense_width": 16,
+        "classifier_steps": 2,
+        "steps": 4,
+        "asymmetry": 2,
+        "expected_batch": 5,
+        "latent_size": 2,
+        "channels": 8,
+    },
     "gs-wgan": SHARD_TAUGHT,
     "ndpdc": {"images_per_class": 4, "steps": 4, "group": 2, "width": 16},
     "psg": {
@@ -74,6 +87,7 @@ TINY: dict[str, dict[str, Any]] = {
 QUICKEST: dict[str, dict[str, Any]] = {
     "dp-merf": {"steps": 1},
     "dpac": {},
+    "dpaf": {"expected_batch": 40},
     "gs-wgan": {},
     "ndpdc": {"steps": 2, "group": 15},
     "psg": {"rounds": 1, "expected_batch": 50},
@@ -113,6 +127,23 @@ def make_images(
 def tiny_plan(images: ImageSet, method: str, **options: Any) -> Plan:
     settings = {"epsilon": 5.0, "declared_size": 20, **TINY[method], **options}
     return veilset.plan(images.spec, method=method, **settings)
+
+
+def num_releases(counts: Counter[Event]) -> int:
+    """How often noise is drawn for charges: one draw may feed several releases, which are charged together."""
+
+    def within(event: Event) -> int:
+        match event:
+            case Gaussian():
+                return 1
+            case Composed(events):
+                return sum(map(within, events))
+            case Repeated(count, inner):
+                return count * within(inner)
+            case PoissonSampled(_, inner) | ShardTouched(_, _, inner):
+                return within(inner)
+
+    return sum(count * within(event) for event, count in counts.items())
 
 
 def digest(tensors: dict[str, torch.Tensor]) -> str:

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, last_step
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, clipped_mean, last_step
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients, cross_entropies
 from veilset.errors import BudgetExceeded, ConfigError, NotBounded
 from veilset.methods.base import FitContext, PublicFacts
 from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import GRID, Adjacency, GroupedSum, Unit, clip_rows, sum_rows
-from veilset.privacy.events import NOTHING, Event, Repeated
+from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.ledger import PrivacyLedger
-from veilset.privacy.noise import NoiseSource, SeededNoise
+from veilset.privacy.noise import NoiseSource, NoNoise, SeededNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sampling import poisson_draw
 from veilset.randomness import initialise, named_generator
@@ -85,6 +85,47 @@ def grid(engine: ClippedGradients, gradients: Any, sample: Tensor) -> Tensor:
     total = engine.clipped_sum(gradients, sample).grid_total
     assert total is not None
     return total[0]
+
+
+# --- several releases on one sample -----------------------------------------------------------------------------------
+
+
+def test_rows_of_other_bounds_are_released_on_one_sample_and_cost_their_composition(tmp_path: Path) -> None:
+    terms = terms_for(size=10, batch=10)
+    event = terms.event(1.0, Adjacency.ADD_REMOVE, 2.0)
+    assert event == PoissonSampled(1.0, Composed((Gaussian(1.0), Gaussian(2.0))))
+    ledger = PrivacyLedger.open_new(
+        tmp_path / "ledger.jsonl", planned=event, reserve=NOTHING, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD,
+        delta=1e-5, not_private="test",
+    )  # fmt: skip
+    door, engine = Door(ledger, NoNoise()), ClippedGradients(numbered(10), terms, device=CPU)
+    draw, rows = engine.draw(door, 1.0, 2.0), GivenRows(torch.full((256, 4), 100.0))
+    found = [engine.release_mean(rows, draw, door, noise, clip) for noise, clip in ((1.0, 5.0), (2.0, None))]
+    assert [float(value.norm()) for value in found] == pytest.approx([5.0, 1.0], rel=1e-5)
+    assert ledger.charged == {event: 1}
+
+
+def test_a_sum_can_be_gone_on_with() -> None:
+    engine, rows = ClippedGradients(numbered(10), terms_for(), device=CPU), GivenRows(torch.eye(256))
+    total = engine.clipped_sum(rows, torch.arange(4))
+    total = engine.clipped_sum(rows, torch.arange(4, 10), total=total)
+    assert torch.equal(total.grid_total[0], grid(engine, rows, torch.arange(10)))
+
+
+def test_the_records_of_a_draw_leave_out_null_records() -> None:
+    images = make_images((5, 3, 2), null_rows=(0, 7))
+    engine = ClippedGradients(images, terms_for(size=10, batch=10), device=CPU)
+    pixels, labels = engine.batch(poisson_draw(10, 1.0, SameCoins(0)))
+    assert torch.equal(labels, images.labels[images.valid])
+    assert torch.equal(pixels, to_unit_range(images.pixels[images.valid]))
+
+
+def test_public_rows_are_clipped_as_private_ones() -> None:
+    images, rows = numbered(20), GivenRows(torch.eye(256) * torch.arange(256)[:, None])
+    engine = ClippedGradients(images, terms_for(clip=3.0), device=CPU)
+    wanted = grid(engine, rows, torch.arange(20)) * (3.0 * GRID / 20)
+    found = clipped_mean(rows, to_unit_range(images.pixels), images.labels, 3.0)
+    assert torch.allclose(found, wanted)
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -391,9 +432,9 @@ def noted_samples(engine: ClippedGradients) -> list[Tensor]:
     samples: list[Tensor] = []
     plain = engine.clipped_sum
 
-    def noting(gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
+    def noting(gradients: Any, sample: Tensor, **options: Any) -> GroupedSum:
         samples.append(sample)
-        return plain(gradients, sample, *groups)
+        return plain(gradients, sample, **options)
 
     engine.clipped_sum = noting  # type: ignore[method-assign]
     return samples
@@ -452,8 +493,8 @@ CHECKS = [check_one_noise, check_flat_clip, check_expected_batch, check_poisson]
 class NoiseInEveryBatch(ClippedGradients):
     """The noise stands inside the sum, once for each physical batch: as some papers print it."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample, *groups)
+    def clipped_sum(self, gradients: Any, sample: Tensor, **options: Any) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, **options)
         assert total.grid_total is not None
         draws = named_generator(0, "noise")
         for _ in sample.split(self.records_at_once)[1:]:
@@ -464,8 +505,8 @@ class NoiseInEveryBatch(ClippedGradients):
 class ClipPerLayer(ClippedGradients):
     """Every layer gets the whole clip."""
 
-    def clipped_sum(self, gradients: Any, sample: Tensor, *groups: int) -> GroupedSum:
-        total = super().clipped_sum(gradients, sample, *groups)
+    def clipped_sum(self, gradients: Any, sample: Tensor, **options: Any) -> GroupedSum:
+        total = super().clipped_sum(gradients, sample, **options)
         layers = self._rows(gradients, sample).split(gradients.sizes, dim=1)
         sums = [sum_rows(clip_rows(layer, self.terms.clip_norm)).grid_total for layer in layers]
         total.grid_total = torch.cat([value for value in sums if value is not None], dim=1)

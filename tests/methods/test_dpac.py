@@ -185,7 +185,7 @@ def test_a_second_sanitiser_in_one_turn_is_refused(tmp_path: Path, monkeypatch: 
         return plain(self, *arguments, draw=draw) + plain(self, *arguments, draw=draw)
 
     monkeypatch.setattr(Door, "release_rows", twice)
-    with pytest.raises(UnsupportedEvent, match="one release for each draw"):
+    with pytest.raises(UnsupportedEvent, match="the releases foreseen for a draw"):
         fitted("published", tmp_path / "run")
 
 

@@ -295,7 +295,7 @@ def test_a_second_answer_in_one_turn_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Door, "release_rows", twice)
     images = make_images()
     plan = tiny_plan(images, "gs-wgan", accounting="published")
-    with pytest.raises(UnsupportedEvent, match="one release for each draw"):
+    with pytest.raises(UnsupportedEvent, match="the releases foreseen for a draw"):
         execute(images, plan, tmp_path / "run", allow_published=True)
 
 

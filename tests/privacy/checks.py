@@ -17,7 +17,7 @@ from torch import Tensor
 from veilset.errors import NotBounded, UnsupportedEvent
 from veilset.privacy import bounds, ledger, noise, release, sampling
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import NOTHING, Event, Gaussian, PoissonSampled, Repeated
+from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.randomness import named_generator
 
 ADD, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE
@@ -292,3 +292,25 @@ def check_a_draw_feeds_one_release() -> None:
         draw.price(Gaussian(2.0), 1.0)
         with pytest.raises(UnsupportedEvent):
             draw.price(Gaussian(2.0), 1.0)
+
+
+def check_releases_on_one_draw_are_priced_together() -> None:
+    """Sampled(Composed) with the first release, nothing more with the second, and no third or other one."""
+    first, second, rate = Gaussian(2.0), Gaussian(3.0), 0.1
+
+    def draw() -> sampling.Draw:
+        return sampling.poisson_draw(50, rate, noise.SeededNoise(0), (first, second))
+
+    one = draw()
+    assert one.price(first, 0.5) == PoissonSampled(rate, Composed((first, second)), 0.5)
+    assert one.price(second, 0.5) == NOTHING
+    for *before, wrong in ((first, second, second), (first, first), (second,), (first, Gaussian(2.9))):
+        other = draw()
+        for event in before:
+            other.price(event, 0.5)
+        with pytest.raises(UnsupportedEvent):
+            other.price(wrong, 0.5)
+    other = draw()
+    other.price(first, 0.5)
+    with pytest.raises(UnsupportedEvent):
+        other.price(second, 1.0)

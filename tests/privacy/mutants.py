@@ -169,7 +169,7 @@ def float_sums(patch: pytest.MonkeyPatch) -> None:
 def realised_rate(patch: pytest.MonkeyPatch) -> None:
     real = sampling.poisson_draw
 
-    def poisson_draw(num_records: int, rate: float, source: noise.NoiseSource) -> sampling.Draw:
+    def poisson_draw(num_records: int, rate: float, source: noise.NoiseSource, *_: object) -> sampling.Draw:
         indices = real(num_records, rate, source).indices
         share = max(len(indices), 1) / num_records
         return sampling.Draw.once(indices, lambda event, absence: PoissonSampled(share, event, absence))
@@ -178,7 +178,7 @@ def realised_rate(patch: pytest.MonkeyPatch) -> None:
 
 
 def fixed_size_batches(patch: pytest.MonkeyPatch) -> None:
-    def poisson_draw(num_records: int, rate: float, source: noise.NoiseSource) -> sampling.Draw:
+    def poisson_draw(num_records: int, rate: float, source: noise.NoiseSource, *_: object) -> sampling.Draw:
         indices = source.uniform(num_records).argsort()[: int(num_records * rate)]
         return sampling.Draw.once(indices, lambda event, absence: PoissonSampled(rate, event, absence))
 
@@ -186,7 +186,19 @@ def fixed_size_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def draws_can_be_used_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sampling.Draw, "once", lambda indices, price: sampling.Draw(indices, price))
+    patch.setattr(sampling.Draw, "once", lambda indices, price, feeds=(): sampling.Draw(indices, price))
+
+
+def only_the_first_release_on_a_draw_is_priced(patch: pytest.MonkeyPatch) -> None:
+    source = inspect.getsource(sampling.Draw.once.__func__).replace("Composed(feeds) if feeds else event", "event")
+    source = source.replace("    @classmethod\n", "")
+    patch.setattr(sampling.Draw, "once", classmethod(_compiled(source, "once", vars(sampling))))
+
+
+def releases_on_a_draw_are_not_compared_with_those_foreseen(patch: pytest.MonkeyPatch) -> None:
+    source = inspect.getsource(sampling.Draw.once.__func__).replace("waiting.pop(0) not in (None, event)", "False")
+    source = source.replace("    @classmethod\n", "")
+    patch.setattr(sampling.Draw, "once", classmethod(_compiled(source, "once", vars(sampling))))
 
 
 # --- ledger ----------------------------------------------------------------------------------------------------------

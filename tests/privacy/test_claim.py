@@ -101,13 +101,6 @@ def test_epsilon_of_the_same_noise_under_replace(epsilon: float, replaced: float
     assert gaussian_claim(epsilon, mu=None).as_replace is None
 
 
-@pytest.mark.parametrize("change", [{"adjacency": REPLACE}, {"unit": Unit.USER}, {"delta": 1e-6}], ids=str)
-def test_epsilons_of_different_meaning_are_not_compared(change: dict) -> None:
-    with pytest.raises(MixedAdjacency):
-        gaussian_claim(1).check_comparable(gaussian_claim(1, **change))
-    gaussian_claim(1).check_comparable(gaussian_claim(5))
-
-
 def ledgers(folder: Path, *events: Event, **terms: object) -> list[PrivacyLedger]:
     books = []
     for place, event in enumerate(events):

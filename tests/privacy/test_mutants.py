@@ -47,6 +47,11 @@ MUTANTS: list[tuple[mutants.Mutant, Check]] = [
     (mutants.realised_rate, checks.check_draws_price_the_declared_rate),
     (mutants.fixed_size_batches, checks.check_sampler),
     (mutants.draws_can_be_used_again, checks.check_a_draw_feeds_one_release),
+    (mutants.only_the_first_release_on_a_draw_is_priced, checks.check_releases_on_one_draw_are_priced_together),
+    (
+        mutants.releases_on_a_draw_are_not_compared_with_those_foreseen,
+        checks.check_releases_on_one_draw_are_priced_together,
+    ),
     (mutants.dropped_events, account_checks.check_every_release_is_counted),
     (mutants.charge_after_noise, account_checks.check_charge_precedes_noise),
     (mutants.no_fsync, account_checks.check_synced_before_return),

@@ -16,9 +16,9 @@ from checks import (
     open_ledger,
 )
 
-from veilset.errors import BudgetExceeded, LedgerError, NotBounded
+from veilset.errors import BudgetExceeded, LedgerError, NotBounded, UnsupportedEvent
 from veilset.privacy.bounds import Bounded, GroupedSum, Unit, clip_rows, normalise_rows, sum_rows
-from veilset.privacy.events import Gaussian, PoissonSampled, Repeated, ShardTouched
+from veilset.privacy.events import Composed, Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.noise import NoiseSource, NoNoise, SeededNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sampling import poisson_draw, shard_draw
@@ -143,7 +143,7 @@ def test_a_second_release_on_one_draw_is_refused_before_its_charge(tmp_path: Pat
     draw = shard_draw(0, 10, "uniform", door.noise)
     door.release_rows(some_rows(), 2.0, draw=draw)
     lines = door.ledger.lines()
-    with pytest.raises(Exception, match="one release for each draw"):
+    with pytest.raises(Exception, match="the releases foreseen for a draw"):
         door.release_rows(some_rows(), 2.0, draw=draw)
     assert door.ledger.lines() == lines
 
@@ -156,4 +156,25 @@ def test_noise_that_integers_cannot_hold_is_refused_before_it_is_charged(tmp_pat
     total.add(normalise_rows(torch.ones(1, 4)), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(NotBounded, match="64-bit"):
         door.release_sum(total, 3.7)
+    assert not door.ledger.charged
+
+
+def test_two_releases_on_one_draw_are_charged_once_and_as_one_before_the_first(tmp_path: Path) -> None:
+    both = (Gaussian(1.0), Gaussian(2.0))
+    event = PoissonSampled(0.5, Composed(both))
+    door = make_door(tmp_path, NoNoise(), event)
+    draw = poisson_draw(10, 0.5, door.noise, both)
+    door.release_sum(sum_rows(some_rows()), 1.0, draw=draw)
+    assert door.ledger.charged == {event: 1}
+    door.release_sum(sum_rows(some_rows()), 2.0, draw=draw)
+    assert door.ledger.charged == {event: 1}
+    with pytest.raises(UnsupportedEvent):
+        door.release_sum(sum_rows(some_rows()), 2.0, draw=draw)
+
+
+def test_a_second_release_that_only_the_price_of_the_first_covers_is_refused(tmp_path: Path) -> None:
+    door = make_door(tmp_path, NoNoise(), PoissonSampled(0.5, Gaussian(1.0)))
+    draw = poisson_draw(10, 0.5, door.noise, (Gaussian(1.0), Gaussian(2.0)))
+    with pytest.raises(BudgetExceeded):
+        door.release_sum(sum_rows(some_rows()), 1.0, draw=draw)
     assert not door.ledger.charged

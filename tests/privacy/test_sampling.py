@@ -7,6 +7,7 @@ from checks import (
     check_a_draw_feeds_one_release,
     check_draws_price_the_declared_rate,
     check_poisson,
+    check_releases_on_one_draw_are_priced_together,
     check_sampler,
 )
 from scipy import stats
@@ -56,6 +57,10 @@ def test_a_draw_is_priced_by_its_declared_rate() -> None:
 
 def test_a_draw_feeds_one_release() -> None:
     check_a_draw_feeds_one_release()
+
+
+def test_several_releases_on_one_draw_are_foreseen_and_priced_together() -> None:
+    check_releases_on_one_draw_are_priced_together()
 
 
 def test_an_empty_batch_is_still_priced() -> None:

@@ -22,9 +22,8 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
     show.say(f"epsilon       {target}, delta {made.delta:g}, {facts.adjacency} of one {facts.unit}")
     if made.published is not None:
         show.say(f"published     epsilon {made.published.epsilon:.4g}, status {made.published.status}")
-    strength = made.forecast.signal_to_noise
-    noise = "none" if made.not_private else f"multiplier {made.noise_multiplier:.4g}, signal / noise {strength:.2g}"
-    show.say(f"noise         {noise}")
+    noise = f"multiplier {made.noise_multiplier:.4g}, signal / noise {made.forecast.signal_to_noise:.2g}"
+    show.say(f"noise         {'none' if made.accounting == 'none' else noise}")
     show.say(f"released      {made.forecast.released}")
     names = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
     show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from veilset.data.spec import ImageSet, to_unit_range
 from veilset.engines.feature_sums import first_rows_of_each_user
-from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.errors import ConfigError
 from veilset.privacy.bounds import Adjacency, GroupedSum, clip_rows, sum_sensitivity, with_total
-from veilset.privacy.events import Event, Gaussian, PoissonSampled, steps
+from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, steps
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.release import Door
-from veilset.privacy.sampling import poisson_draw
+from veilset.privacy.sampling import Draw, poisson_draw
 
 ASSUMPTIONS = (
     "batches are Poisson samples that stay secret",
@@ -41,6 +41,15 @@ ROWS_AT_ONCE = {"cpu": 2, "cuda": 64}
 
 Rows = Callable[[Tensor, Tensor], Tensor]
 """(inputs, labels) -> one row for each record, from that record alone."""
+
+
+class Gradients(Protocol):
+    """Rows that are gradients: `PerSampleGradients`, or what was made of them row by row."""
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor: ...
+
+    def shaped(self, row: Tensor) -> list[Tensor]:
+        """A row in the shapes of the parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +76,11 @@ class GradientTerms:
     def rate(self) -> float:
         return self.expected_batch / self.declared_size
 
-    def event(self, noise_multiplier: float, adjacency: Adjacency) -> Event:
-        """What one release is charged as."""
-        return PoissonSampled(self.rate, Gaussian(noise_multiplier), 1 / sum_sensitivity(1.0, adjacency))
+    def event(self, noise_multiplier: float, adjacency: Adjacency, *others: float) -> Event:
+        """What one release is charged as; with the noise of `others`, so many releases on one sample."""
+        first = Gaussian(noise_multiplier)
+        releases = Composed((first, *map(Gaussian, others))) if others else first
+        return PoissonSampled(self.rate, releases, 1 / sum_sensitivity(1.0, adjacency))
 
 
 class ClippedGradients:
@@ -93,38 +104,66 @@ class ClippedGradients:
             column.to(device) for column in (images.pixels, images.labels, valid)
         )
 
-    def release(self, gradients: PerSampleGradients, door: Door, noise_multiplier: float) -> list[Tensor]:
-        """A noisy mean gradient, in the shapes of the parameters.
-
-        What it costs is `terms.event`. An empty sample is a release like any other: noise alone.
-        """
-        return gradients.shaped(self._noisy_sums(gradients, 1, door, noise_multiplier)[0] / self.terms.expected_batch)
+    def release(self, gradients: Gradients, door: Door, noise_multiplier: float) -> list[Tensor]:
+        """A noisy mean gradient over a fresh sample, in the shapes of the parameters; it costs `terms.event`."""
+        return gradients.shaped(self.release_mean(gradients, self.draw(door), door, noise_multiplier))
 
     def release_by_class(self, rows_of: Rows, door: Door, noise_multiplier: float) -> Tensor:
         """Noisy sums of the clipped rows of each class, (classes, numbers). The cost is the same: a record has one."""
-        return self._noisy_sums(rows_of, self.num_classes, door, noise_multiplier)
-
-    def _noisy_sums(self, rows_of: Rows, num_groups: int, door: Door, noise_multiplier: float) -> Tensor:
-        draw = poisson_draw(self._num_units, self.terms.rate, door.noise)
-        total = self.clipped_sum(rows_of, self._records(draw.indices), num_groups)
+        draw = self.draw(door)
+        total = self.clipped_sum(rows_of, self.records(draw), num_groups=self.num_classes)
         return door.release_sum(total, noise_multiplier, draw=draw)
 
-    def _records(self, units: Tensor) -> Tensor:
+    def draw(self, door: Door, *noise_multipliers: float) -> Draw:
+        """A fresh sample for one release; or for several, with these noises in this order, all charged with the first.
+
+        An empty sample feeds a release like any other: noise alone.
+        """
+        feeds = tuple(map(Gaussian, noise_multipliers))
+        return poisson_draw(self._num_units, self.terms.rate, door.noise, feeds)
+
+    def release_mean(
+        self, rows_of: Rows, draw: Draw, door: Door, noise_multiplier: float, clip_norm: float | None = None
+    ) -> Tensor:
+        """The noisy sum of clipped rows over the records of a draw, divided by the expected batch."""
+        total = self.clipped_sum(rows_of, self.records(draw), clip_norm=clip_norm)
+        return door.release_sum(total, noise_multiplier, draw=draw)[0] / self.terms.expected_batch
+
+    def records(self, draw: Draw) -> Tensor:
+        """Places of the records of the units drawn: private."""
+        units = draw.indices
         return units if self._users is None else torch.isin(self._users, units).nonzero().flatten()
 
-    def clipped_sum(self, rows_of: Rows, sample: Tensor, num_groups: int = 1) -> GroupedSum:
+    def batch(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        """Images and labels of the records drawn: private, and for constructions without a proof."""
+        places = self.records(draw).to(self.device)
+        places = places[self._valid[places]]
+        return to_unit_range(self._pixels[places]), self._labels[places]
+
+    def clipped_sum(
+        self,
+        rows_of: Rows,
+        sample: Tensor,
+        num_groups: int = 1,
+        clip_norm: float | None = None,
+        total: GroupedSum | None = None,
+    ) -> GroupedSum:
         """The exact sum of the clipped rows of the records at `sample`: private until the door adds its noise.
 
         A record whose row is not finite adds nothing, and neither does a null record. With several groups a record is
         added to that of its label.
+
+        Args:
+            clip_norm: where rows of another bound than that of the terms are released on the same sample.
+            total: a sum to go on with.
         """
-        total = GroupedSum(num_groups, rows_per_unit=self.terms.rows_per_user, device=self.device)
+        total = total or GroupedSum(num_groups, rows_per_unit=self.terms.rows_per_user, device=self.device)
         at_once = ROWS_AT_ONCE[self.device.type]
         for places in sample.to(self.device).split(self.records_at_once):
             groups = self._labels[places] if num_groups > 1 else torch.zeros_like(places)
             rows = self._rows(rows_of, places)
             for some, their_groups in zip(rows.split(at_once), groups.split(at_once), strict=True):
-                bounded = clip_rows(some, self.terms.clip_norm, dtype=torch.float32)
+                bounded = clip_rows(some, clip_norm or self.terms.clip_norm, dtype=torch.float32)
                 weight = self.terms.total_weight
                 total.add(with_total(bounded, weight) if weight else bounded, their_groups)
         return total
@@ -139,6 +178,15 @@ class ClippedGradients:
         rows = rows_of(inputs, labels)[:number]
         null_records = (~self._valid[places]).nonzero().flatten()
         return rows.index_fill_(0, null_records, 0)
+
+
+def clipped_mean(rows_of: Rows, inputs: Tensor, labels: Tensor, clip_norm: float) -> Tensor:
+    """The mean of rows of public images that are clipped as those of private ones are."""
+    at_once, total = RECORDS_AT_ONCE[inputs.device.type], GroupedSum(1, device=inputs.device)
+    for some, their_labels in zip(inputs.split(at_once), labels.split(at_once), strict=True):
+        total.add(clip_rows(rows_of(some, their_labels), clip_norm, dtype=torch.float32), their_labels)
+    assert total.grid_total is not None
+    return total.grid_total[0] * (total.grid_step / len(inputs))
 
 
 def check_width(width: int) -> None:

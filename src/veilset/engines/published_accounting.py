@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -21,7 +22,10 @@ from veilset.privacy.accounting import renyi_epsilon
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Gaussian, PoissonSampled, Repeated
 
-Renyi = Callable[[float], float]
+Renyi = Callable[[Any], Any]
+"""Order, or an array of orders -> Renyi divergence."""
+Stage = tuple[float, float, int]
+"""Noise multiplier, sampling rate and number of releases."""
 ORDERS = range(2, 257)
 
 
@@ -39,7 +43,7 @@ def wbk_renyi(order: int, rate: float, base: Renyi) -> float:
     pair = math.log(4 * math.expm1(at_two)) if at_two < math.log(2) else math.log(2) + at_two
     j = np.arange(3, order + 1)
     choices = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
-    moments = np.array([(k - 1) * base(int(k)) for k in j])
+    moments = (j - 1) * np.array(base(j))
     terms = [0.0, 2 * math.log(rate) + pair_choices + pair, *(math.log(2) + j * math.log(rate) + choices + moments)]
     return min(float(logsumexp(terms)) / (order - 1), base(order))
 
@@ -54,20 +58,40 @@ def wbk_epsilon(noise_multiplier: float, rate: float, count: int, delta: float) 
 
     Between whole orders that code interpolates so that no other order can be better.
     """
-    return classic_epsilon(
-        lambda order: count * wbk_renyi(int(order), rate, lambda a: a / (2 * noise_multiplier**2)), delta
-    )
+    return wbk_composed_epsilon([(noise_multiplier, rate, count)], delta)
+
+
+def wbk_composed_epsilon(stages: Iterable[Stage], delta: float) -> float:
+    """Several such stages in a row: theorem 6 of DPAF."""
+    stages = tuple(stages)
+
+    def renyi(order: float) -> float:
+        return sum((count * wbk_renyi(int(order), rate, _gaussian(noise)) for noise, rate, count in stages), 0.0)
+
+    return classic_epsilon(renyi, delta)
+
+
+def _gaussian(noise_multiplier: float) -> Renyi:
+    return lambda order: order / (2 * noise_multiplier**2)
 
 
 def calibrate_wbk(epsilon: float, rate: float, count: int, delta: float) -> float:
     """The noise multiplier at which `wbk_epsilon` is `epsilon`, rounded up."""
+    return calibrate_wbk_composed(epsilon, lambda noise: [(noise, rate, count)], delta)
+
+
+def calibrate_wbk_composed(epsilon: float, stages: Callable[[float], Iterable[Stage]], delta: float) -> float:
+    """The noise at which `wbk_composed_epsilon` of the stages that belong to it is `epsilon`, rounded up."""
+
+    def excess(noise: float) -> float:
+        return wbk_composed_epsilon(stages(noise), delta) - epsilon
+
     low, high = 1.0, 1.0
-    while wbk_epsilon(low, rate, count, delta) < epsilon:
+    while excess(low) < 0:
         low /= 2
-    while wbk_epsilon(high, rate, count, delta) > epsilon:
+    while excess(high) > 0:
         high *= 2
-    root = brentq(lambda noise: wbk_epsilon(noise, rate, count, delta) - epsilon, low, high, rtol=1e-9)
-    return float(root) * (1 + 1e-6)
+    return float(brentq(excess, low, high, rtol=1e-9)) * (1 + 1e-6)
 
 
 def classic_gaussian_epsilon(noise_multiplier: float, count: float, delta: float) -> float:

@@ -29,7 +29,8 @@ from veilset.sketch_file import Layout
 class Mechanism(Protocol):
     """What a plan is made for and a claim is about, whatever comes of it: images, or a classifier (`dp_sgd`).
 
-    Instances hold no state: everything is in the arguments, so any step can be repeated alone.
+    Instances hold no state: everything is in the arguments, so any step can be repeated alone. One with settings for
+    which no epsilon can be proven has `unproven(config)`, which says why; see `unproven_by`.
     """
 
     name: ClassVar[str]
@@ -109,6 +110,12 @@ def layout_of(method: Synthesizer, config: Any) -> Layout | None:
     """The shape of the sketch that goes with a release of this method; None for a method without one."""
     layout: Callable[[Any], Layout] | None = getattr(method, "layout", None)
     return None if layout is None else layout(config)
+
+
+def unproven_by(method: Mechanism, config: Any) -> str | None:
+    """Why no epsilon can be proven for these settings, in words; None where one can."""
+    reason: Callable[[Any], str | None] | None = getattr(method, "unproven", None)
+    return None if reason is None else reason(config)
 
 
 def layout_in(config: Mapping[str, Any]) -> Layout | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import Forecast, Mechanism, PublicFacts, get_method, make_config, nearest
+from veilset.methods.base import Forecast, Mechanism, PublicFacts, get_method, make_config, nearest, unproven_by
 from veilset.privacy.accounting import calibrate, price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Published
@@ -47,7 +47,11 @@ class Plan:
 
     @property
     def not_private(self) -> str | None:
-        return "trained without noise (accounting none)" if self.accounting == "none" else None
+        """Why no privacy is claimed whatever the noise; None where it is."""
+        if self.accounting == "none":
+            return "trained without noise (accounting none)"
+        method = get_method(self.method)
+        return unproven_by(method, make_config(method, self.config))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -130,7 +134,8 @@ def plan_mechanism(
     multiplier = _noise_multiplier(method, config, facts, epsilon, delta, accounting)
     planned, reserve = method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)
     forecast = method.forecast(config, facts, multiplier)
-    proven = None if accounting == "none" else price(Composed((planned, reserve)), delta, facts.adjacency).epsilon
+    void = accounting == "none" or unproven_by(method, config) is not None
+    proven = None if void else price(Composed((planned, reserve)), delta, facts.adjacency).epsilon
     return Plan(
         method=method.name,
         config=asdict(config),
@@ -185,6 +190,10 @@ def _noise_multiplier(
     check_target(epsilon, delta)
     if accounting == "published":
         return method.published_noise(config, facts, epsilon, delta)
+    if (reason := unproven_by(method, config)) is not None:
+        raise ConfigError(
+            "settings with a proof", reason, "Leave them out, or see what they do with --accounting published or none."
+        )
 
     def everything(multiplier: float) -> Event:
         return Composed((method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)))

@@ -109,12 +109,6 @@ class Claim:
         bound = min(1.0, math.exp(min(self.epsilon, 700.0)) * false_positive_rate + self.delta)
         return bound if self.mu is None else min(bound, true_positive_rate(self.mu, false_positive_rate))
 
-    def check_comparable(self, other: Claim) -> None:
-        """Refuses to put two epsilons side by side that do not mean the same."""
-        terms = [(claim.adjacency, claim.unit, claim.delta) for claim in (self, other)]
-        if terms[0] != terms[1]:
-            raise MixedAdjacency(f"{terms[0]}", f"{terms[1]}", "Compare claims of the same adjacency, unit and delta.")
-
     @property
     def summary(self) -> str:
         """The claim in one line, without its assumptions."""

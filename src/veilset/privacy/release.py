@@ -10,7 +10,7 @@ from torch import Tensor
 
 from veilset.errors import NotBounded
 from veilset.privacy.bounds import Bounded, GroupedSum, Unit
-from veilset.privacy.events import Event, Gaussian
+from veilset.privacy.events import NOTHING, Event, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.sampling import Draw
@@ -45,9 +45,7 @@ class Door:
             raise NotBounded("a GroupedSum of bounded rows", f"{type(total).__name__}", "Bound the rows first.")
         if self.ledger.unit is Unit.USER and total.rows_per_unit is None:
             raise NotBounded("a sum with a cap of rows per user", "none", "Set GroupedSum(rows_per_unit=...).")
-        sensitivity = total.sensitivity(self.ledger.adjacency)
-        noise_std = noise_multiplier * sensitivity
-        event = Gaussian(noise_multiplier)
+        event, noise_std = Gaussian(noise_multiplier), noise_multiplier * total.sensitivity(self.ledger.adjacency)
         _check_room(total.grid_total, noise_std / total.grid_step)
         self._charge(event, draw, absence=total.absence(self.ledger.adjacency))
         return self._noisy(total.grid_total, total.grid_step, noise_std)
@@ -69,7 +67,9 @@ class Door:
         return self._noisy(rows.grid_rows, rows.grid_step, noise_std)
 
     def _charge(self, event: Event, draw: Draw | None, *, absence: float) -> None:
-        self.ledger.charge(event if draw is None else draw.price(event, absence))
+        cost = event if draw is None else draw.price(event, absence)
+        if cost != NOTHING:  # charged with an earlier release on the same draw
+            self.ledger.charge(cost)
 
     def _noisy(self, grid_values: Tensor, grid_step: float, noise_std: float) -> Tensor:
         noise = self.noise.normal(grid_values.numel(), grid_values.device).reshape(grid_values.shape)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from veilset.errors import ConfigError, UnsupportedEvent
-from veilset.privacy.events import Event, PoissonSampled, Schedule, ShardTouched
+from veilset.privacy.events import NOTHING, Composed, Event, PoissonSampled, Schedule, ShardTouched
 from veilset.privacy.noise import NoiseSource
 
 
@@ -21,25 +21,31 @@ class Draw:
     """Indices of one draw, and how a release on them is priced.
 
     `price(event, absence)` wraps the event; absence is how far leaving a unit out moves the release, in sensitivities.
-    A draw feeds one release: two of them would be Sampled(Composed), which costs more than two independent draws.
     """
 
     indices: Tensor
     price: Callable[[Event, float], Event]
 
     @classmethod
-    def once(cls, indices: Tensor, price: Callable[[Event, float], Event]) -> Draw:
-        unused = [price]
+    def once(cls, indices: Tensor, price: Callable[[Event, float], Event], feeds: tuple[Event, ...] = ()) -> Draw:
+        """A draw for one release; with `feeds`, for exactly these in this order, all of them priced with the first.
 
-        def price_once(event: Event, absence: float) -> Event:
-            if not unused:
-                raise UnsupportedEvent("one release for each draw", "a second one", "Release both as one, or redraw.")
-            return unused.pop()(event, absence)
+        Guarantee: two releases on a draw are Sampled(Composed), which costs more than two independent draws. They are
+          charged as that before the first of them is made, and what was not foreseen is refused.
+        """
+        waiting, absences = list(feeds or (None,)), set[float]()
 
-        return cls(indices, price_once)
+        def price_next(event: Event, absence: float) -> Event:
+            first = not absences
+            absences.add(absence)
+            if not waiting or waiting.pop(0) not in (None, event) or len(absences) > 1:
+                raise UnsupportedEvent("the releases foreseen for a draw", f"{event}", "Foresee it, or redraw.")
+            return price(Composed(feeds) if feeds else event, absence) if first else NOTHING
+
+        return cls(indices, price_next)
 
 
-def poisson_draw(num_records: int, rate: float, noise: NoiseSource) -> Draw:
+def poisson_draw(num_records: int, rate: float, noise: NoiseSource, feeds: tuple[Event, ...] = ()) -> Draw:
     """Every record independently with probability `rate`; the batch may be empty and is then still a release.
 
     Guarantee: the rate is public (from a declared size), the realised batch size is not: divide by the expected one.
@@ -47,7 +53,7 @@ def poisson_draw(num_records: int, rate: float, noise: NoiseSource) -> Draw:
     if not 0 < rate <= 1:
         raise ConfigError("a sampling rate in (0, 1]", f"{rate}", "Use expected batch size / declared size.")
     indices = (noise.uniform(num_records) <= rate).nonzero().flatten()
-    return Draw.once(indices, lambda event, absence: PoissonSampled(rate, event, absence))
+    return Draw.once(indices, lambda event, absence: PoissonSampled(rate, event, absence), feeds)
 
 
 def shard_draw(step: int, num_shards: int, schedule: Schedule, noise: NoiseSource) -> Draw:

@@ -1,0 +1,135 @@
+"""A generator against a critic that judges mean features of batches. Open side: no function takes a private image.
+
+The critic is shown released means of real features, and means of the features of generated images; what lies before the
+mean is trained along released gradients. Reference: DPAF, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients
+from veilset.engines.clipped_gradients import clipped_mean
+from veilset.engines.cuda_graphs import GraphedStep
+from veilset.nets.aggregating_critics import AggregatingCritic
+from veilset.nets.generators import UpsamplingGenerator
+
+
+class Adversary:
+    """Steps of the critic after the mean (`judge`) and before it (`improve`), and of the generator (`teach`).
+
+    Args:
+        batch: of generated images.
+        noise_std: of the noise on released means; those of generated images get as much, from public draws, or the
+            critic would learn to tell noise from its absence.
+        clip_of: clip norms of gradients before the mean; those of generated images are treated as those of real ones.
+    """
+
+    def __init__(
+        self,
+        generator: UpsamplingGenerator,
+        critic: AggregatingCritic,
+        *,
+        batch: int,
+        noise_std: float,
+        clip_of: ClipOf,
+        compression: Compression,
+        body_rate: float,
+        head_rate: float,
+        generator_rate: float,
+        draws: torch.Generator,
+    ) -> None:
+        self.generator, self.critic, self.draws = generator, critic, draws
+        self.batch, self.noise_std = batch, noise_std
+        self.clip_of, self.compression = clip_of, compression
+        self.body_rate, self.head_rate = body_rate, head_rate
+        self.optimiser = torch.optim.Adam(
+            generator.parameters(), lr=generator_rate, betas=(0.5, 0.999), capturable=draws.device.type == "cuda"
+        )
+        self.collected = [*map(torch.zeros_like, critic.before_average()), torch.zeros((), device=draws.device)]
+        """Released gradients, summed since the last `improve`, and behind them how many there are."""
+        mean = torch.zeros(critic.feature_shape, device=draws.device)
+        labels = torch.zeros(batch, dtype=torch.int64, device=draws.device)
+        self._judge = GraphedStep(self._judge_step, [mean, labels], [draws])
+        self._teach = GraphedStep(self._teach_step, [labels], [draws])
+
+    def real_slope(self, mean: Tensor) -> Tensor:
+        """The gradient of the critic's loss at a mean of real features in that mean."""
+        return self._slope(mean, real_loss)
+
+    def judge(self, mean: Tensor) -> None:
+        """One step of all that lies after the mean, on a mean of real features and one of generated images."""
+        self._judge(mean, self._labels())
+
+    def collect(self, gradients: Sequence[Tensor] | None) -> None:
+        """Keeps released gradients of what lies before the mean, where a batch has them, for `improve`."""
+        if gradients is not None:
+            torch._foreach_add_(self.collected, [*gradients, torch.ones_like(self.collected[-1])])
+
+    def improve(self) -> None:
+        """One step of what lies before the mean: along the mean of collected gradients, and along those of fakes."""
+        weights = self.critic.before_average()
+        *sums, number = self.collected
+        _descend(weights, torch._foreach_div(sums, number), self.body_rate)
+        torch._foreach_zero_(self.collected)
+        _descend(weights, self._fake_gradients(), self.body_rate)
+
+    def teach(self) -> None:
+        """One step of the generator, image by image: the critic scores the features of each without any mean."""
+        self._teach(self._labels())
+
+    def _labels(self) -> Tensor:
+        """Drawn evenly: how often a class is in a real batch is private."""
+        classes = self.critic.num_classes
+        return torch.randint(classes, (self.batch,), generator=self.draws, device=self.draws.device)
+
+    @torch.no_grad()
+    def _fakes(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Generated images, and the noisy mean of their features."""
+        images = self.generator.sample(labels, self.draws)
+        mean = self.critic.features(images, labels).mean(dim=0)
+        return images, mean + self.noise_std * torch.randn(mean.shape, generator=self.draws, device=mean.device)
+
+    def _fake_gradients(self) -> list[Tensor]:
+        labels = self._labels()
+        images, mean = self._fakes(labels)
+        slope = self._slope(mean, fake_loss)
+        gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))
+        return gradients.shaped(clipped_mean(gradients, images, labels, self.clip_of(slope)))
+
+    def _slope(self, mean: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        leaf = mean.detach().clone().requires_grad_()
+        (found,) = torch.autograd.grad(loss(self.critic.score(leaf[None])), leaf)
+        return found
+
+    def _judge_step(self, real: Tensor, labels: Tensor) -> None:
+        _, fake = self._fakes(labels)
+        real_score, fake_score = self.critic.score(torch.stack([real, fake]))
+        weights = self.critic.after_average()
+        _descend(weights, torch.autograd.grad(real_loss(real_score) + fake_loss(fake_score), weights), self.head_rate)
+
+    def _teach_step(self, labels: Tensor) -> None:
+        images = self.generator.sample(labels, self.draws)
+        loss = real_loss(self.critic.score(self.critic.features(images, labels)))
+        weights = list(self.generator.parameters())
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            weight.grad = gradient
+        self.optimiser.step()
+
+
+def real_loss(scores: Tensor) -> Tensor:
+    """Binary cross-entropy of scores that should say "real"."""
+    return F.softplus(-scores).mean()
+
+
+def fake_loss(scores: Tensor) -> Tensor:
+    return F.softplus(scores).mean()
+
+
+@torch.no_grad()
+def _descend(weights: Sequence[Tensor], gradients: Sequence[Tensor], rate: float) -> None:
+    torch._foreach_add_(list(weights), list(gradients), alpha=-rate)

@@ -1,0 +1,193 @@
+"""Settings of DPAF, and what follows from them before any image is read: noise of each stage, price, cost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from veilset.data.spec import ImageSpec
+from veilset.engines.aggregated_gradients import Compression
+from veilset.engines.clipped_gradients import Gradients, GradientTerms, check_width
+from veilset.engines.compressed_gradients import LargestShare, LargestSigns
+from veilset.engines.contexts import PublicFacts
+from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.per_sample_gradients import PerSampleGradients
+from veilset.engines.published_accounting import Stage
+from veilset.errors import ConfigError
+from veilset.nets.aggregating_critics import (
+    AggregatingCritic,
+    Layout,
+    SplitConvNet,
+    feature_norm,
+    feature_shape,
+    map_shapes,
+)
+from veilset.privacy.bounds import Adjacency
+from veilset.privacy.events import Composed, Event, Repeated
+
+SHORTEST_SLOPE = 1e-30
+"""A critic without any slope still has a positive clip norm."""
+Transfer = Literal["none", "critic", "both"]
+Construction = Literal["repaired", "published"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationSettings:
+    """A comment says where a default comes from; what has none is ours, because the paper's appendix does not say."""
+
+    construction: str = "repaired"
+    layout: str = "C2-C1-x"  # paper, for MNIST; C2-C2-C1 for CelebA
+    width: int = 32
+    dense_width: int = 64
+    activation: str = "leaky-relu"  # paper; tanh is its tempered sigmoid (table 14)
+    expected_batch: int = 256
+    classifier_steps: int = 500
+    steps: int = 4000
+    asymmetry: int = 8  # paper: 1 or 8 (tables 16 and 17)
+    critic_steps: int = 1  # paper: 1 to 200, for each step of the generator
+    kept_share: float = 0.9  # paper; 1 is its "w/o GC" (table 13)
+    topagg: int = 0  # entries of a gradient whose signs are kept: TOPAGG (table 13); 0 for none
+    clip_norm: float = 1.0
+    classifier_share: float = 0.1
+    gradient_share: float = 0.3
+    classifier_rate: float = 0.5
+    body_rate: float = 0.2  # of what lies before the mean
+    head_rate: float = 0.05  # of what lies after it
+    generator_rate: float = 1e-3
+    transfer: str = "none"  # paper: critic, or both with the generator, from public images (table 12)
+    public_images: str = ""  # a path or a name that `veilset.load` knows; declared public, the name included
+    public_steps: int = 2000
+    latent_size: int = 100
+    channels: int = 128
+
+    def __post_init__(self) -> None:
+        if self.construction not in get_args(Construction):
+            raise ConfigError("repaired or published", f"{self.construction!r}", "Correct the option.")
+        if self.transfer not in get_args(Transfer) or (self.transfer == "none") != (self.public_images == ""):
+            raise ConfigError(
+                "transfer critic or both with public_images, or none without", f"{self.transfer!r}",
+                "Give both options or neither.",
+            )  # fmt: skip
+        Layout.of(self.layout)
+        check_width(self.width)
+        check_width(self.dense_width)
+        at_least_one(
+            self, "expected_batch", "classifier_steps", "steps", "asymmetry", "critic_steps",
+            "public_steps", "latent_size", "channels",
+        )  # fmt: skip
+        positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate")
+        positive(self, "body_rate", "head_rate", "generator_rate")
+        if self.classifier_share + self.gradient_share >= 1:
+            raise ConfigError("shares that leave something for mean features", "1 or more", "Lower the shares.")
+        if self.steps % self.asymmetry:
+            raise ConfigError(
+                f"steps that are a multiple of {self.asymmetry}, the asymmetry", f"{self.steps}",
+                "Change either: the last gradients would be paid for and not used.",
+            )  # fmt: skip
+        if not 0 < self.kept_share <= 1 or self.topagg < 0:
+            raise ConfigError("kept_share up to 1, topagg of at least 0", "others", "Correct the options.")
+
+    @property
+    def published(self) -> bool:
+        return self.construction == "published"
+
+    # --- networks ----------------------------------------------------------------------------------------------------
+
+    def classifier(self, spec: ImageSpec) -> SplitConvNet:
+        return SplitConvNet(spec, Layout.of(self.layout), outputs=spec.num_classes, **self._shape())
+
+    def critic(self, spec: ImageSpec) -> AggregatingCritic:
+        return AggregatingCritic(spec, Layout.of(self.layout), **self._shape())
+
+    def _shape(self) -> dict[str, Any]:
+        return {"width": self.width, "dense_width": self.dense_width, "activation": self.activation}
+
+    def compression(self, coins: torch.Generator) -> Compression:
+        def compressed(gradients: PerSampleGradients, clip_norm: float) -> Gradients:
+            if self.topagg:
+                numbers = sum(value.numel() for value in gradients.parameters.values())
+                chances = torch.rand(numbers, generator=coins, device=coins.device)
+                return LargestSigns(gradients, self.topagg, clip_norm, chances)
+            return LargestShare(gradients, self.kept_share) if self.kept_share < 1 else gradients
+
+        return compressed
+
+    def clip_of(self, slope: Tensor) -> float:
+        """The clip norm of gradients at a slope of the critic's loss.
+
+        In proportion to the length of the slope, which is public, so that a critic that is sure of itself, whose
+        gradients are all short, is not drowned in noise. In the published construction the slope is private.
+        """
+        return self.clip_norm if self.published else self.clip_norm * max(float(slope.norm()), SHORTEST_SLOPE)
+
+    # --- releases ----------------------------------------------------------------------------------------------------
+
+    def terms(self, facts: PublicFacts, *, batches: int = 1) -> GradientTerms:
+        """Of a sample of so many batches."""
+        return GradientTerms(
+            declared_size=facts.declared_size, expected_batch=batches * self.expected_batch, clip_norm=self.clip_norm,
+            rows_per_user=facts.rows_per_user,
+        )  # fmt: skip
+
+    def feature_bound(self, spec: ImageSpec) -> float:
+        return feature_norm(feature_shape(spec, Layout.of(self.layout), self.width))
+
+    @property
+    def gradient_batches(self) -> int:
+        """Batches that share one noisy gradient: one in the repaired construction, where means are taken afterwards."""
+        return self.asymmetry if self.published else 1
+
+    def noises(self, noise_multiplier: float) -> tuple[float, float, float]:
+        """Noise multipliers of the classifier's gradients, of mean features and of the critic's gradients.
+
+        A stage of n releases at rate q with multiplier z costs about n (q / z)^2 in Renyi terms, so shares of the
+        budget fix the ratios of multipliers: z is proportional to q sqrt(n / share). Mean features have the given one.
+        """
+        left = 1 - self.classifier_share - self.gradient_share
+        classifier = math.sqrt(self.classifier_steps / self.steps * left / self.classifier_share)
+        gradient = math.sqrt(self.gradient_batches * left / self.gradient_share)
+        return noise_multiplier * classifier, noise_multiplier, noise_multiplier * gradient
+
+    def stages(self, facts: PublicFacts, noise_multiplier: float) -> list[Stage]:
+        """As theorem 6 of the paper counts them."""
+        (classifier, means, gradients), rate = self.noises(noise_multiplier), self.terms(facts).rate
+        batches = self.gradient_batches
+        return [
+            (classifier, rate, self.classifier_steps), (means, rate, self.steps),
+            (gradients, batches * rate, self.steps // batches),
+        ]  # fmt: skip
+
+    def charges(self, facts: PublicFacts, noise_multiplier: float) -> list[tuple[Event, int]]:
+        """What is charged, and how often: for a step of the classifier, for a batch of the critic and, as published,
+        for the gradient of several batches."""
+        classifier, means, gradients = self.noises(noise_multiplier)
+        first = (self.terms(facts).event(classifier, facts.adjacency), self.classifier_steps)
+        if not self.published:
+            return [first, (self.terms(facts).event(means, facts.adjacency, gradients), self.steps)]
+        merged = self.terms(facts, batches=self.asymmetry).event(gradients, facts.adjacency)
+        batch = self.terms(facts).event(means, facts.adjacency)
+        return [first, (batch, self.steps), (merged, self.steps // self.asymmetry)]
+
+    def events(self, facts: PublicFacts, noise_multiplier: float) -> Event:
+        self.feature_bound(facts.spec)  # refuses a layout that is too deep for these images
+        return Composed(tuple(Repeated(count, event) for event, count in self.charges(facts, noise_multiplier)))
+
+    # --- forecast ----------------------------------------------------------------------------------------------------
+
+    def products(self, spec: ImageSpec) -> float:
+        """Multiplications of a fit, roughly: generator and critic of an image cost about the same."""
+        layout = Layout.of(self.layout)
+        shapes = map_shapes(spec, layout.before_average + layout.scoring, self.width)
+        image = sum(16 * before[0] * math.prod(after) for before, after in itertools.pairwise(shapes))
+        passes = 3 * self.classifier_steps + self.steps * (8 + 6 / self.critic_steps)
+        return passes * self.expected_batch * image
+
+    def sensitivity(self, facts: PublicFacts) -> float:
+        """Of a sum of features."""
+        replaced = facts.adjacency is Adjacency.REPLACE
+        return self.feature_bound(facts.spec) * (facts.rows_per_user or 1) * (2 if replaced else 1)

@@ -1,0 +1,274 @@
+"""DPAF: a generator against a critic that is shown noisy mean features of batches, with a part that was pre-trained.
+
+Paper: Lin, Hsu, Yu, Cao and Huang, "DPAF: Image Synthesis via Differentially Private Aggregation in Forward Phase"
+(2023), after its appendix. Its theorem 1 is false, so that for the construction it describes no epsilon can be claimed
+at all; the default is a repaired one.
+Unit of privacy: one record (or one user with a cap, where users are sampled).
+Released, repaired: (1) classifier_steps times the mean gradient of all weights of a classifier over a secret Poisson
+sample, of which the first convolutions are kept; (2) steps times, over one secret sample, the mean of normalised
+features of the critic and then the mean gradient of the convolutions that made them.
+Why the bound holds: an image's features are its own and have norm sqrt(maps) x side by their normalisation, which the
+kernel enforces; its gradient is its own as well, because the loss is differentiated at the mean that was just released,
+and is clipped by the kernel. Sums are divided by the expected batch. Both releases of (2) are on one sample, so they
+compose before the sample amplifies them: one Gaussian with 1/z^2 = 1/z_mean^2 + 1/z_gradient^2. Classifier, critic and
+generator are functions of released values, of generated images and of public draws, labels of generated images
+included: no network keeps a trace of a record that was not released. Stages compose in one account. Images that are
+declared public cost nothing.
+Why the published construction has no bound: gradients of its first convolutions pass through layers that were trained
+on the same records without noise, and those of its second ones are taken at the clean mean of a batch. Either way one
+record changes the clipped gradients of all others, and the sum moves by as much as the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from veilset.data.load import load
+from veilset.data.spec import Images, ImageSet, ImageSpec
+from veilset.engines.aggregated_adversary import Adversary
+from veilset.engines.aggregated_batches import (
+    PublicBatches,
+    PublishedBatches,
+    RepairedBatches,
+    published_pretraining,
+    repaired_pretraining,
+)
+from veilset.engines.aggregation_settings import AggregationSettings
+from veilset.engines.checkpointing import keep, restore
+from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, last_step
+from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
+from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet
+from veilset.nets.classifiers import restart
+from veilset.nets.generators import UpsamplingGenerator
+from veilset.privacy.bounds import Adjacency
+from veilset.privacy.claim import Published
+from veilset.privacy.events import NOTHING, Event
+from veilset.privacy.ledger import PrivacyLedger
+from veilset.privacy.noise import NoNoise
+from veilset.privacy.sides import seal
+from veilset.randomness import initialise
+
+CHECKPOINT_EVERY = 500
+"""Releases: as many as are charged at once."""
+CPU_SPEED = 3e10
+"""Operations a second in convolutions on two cores, rough."""
+DOING = "teaching the generator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpafConfig(AggregationSettings):
+    """Settings of DPAF."""
+
+
+@register
+class Dpaf:
+    """Noisy mean features and gradients of a critic over Poisson samples, which teach a generator."""
+
+    name: ClassVar[str] = "dpaf"
+    summary: ClassVar[str] = "a generator against a critic that sees noisy mean features of secret batches"
+    paper: ClassVar[str] = "Lin et al. 2023"
+    Config: ClassVar[type] = DpafConfig
+    assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
+    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+
+    def unproven(self, config: DpafConfig) -> str | None:
+        if not config.published:
+            return None
+        return "no epsilon is proven for DPAF as published: a record moves the gradients of all others"
+
+    def events(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return config.events(facts, noise_multiplier)
+
+    def reserve(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return NOTHING  # a resumed run leaves out its last steps instead
+
+    def published_config(self, config: DpafConfig) -> DpafConfig:
+        return replace(config, construction="published")
+
+    def published_noise(self, config: DpafConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        return calibrate_wbk_composed(epsilon, lambda noise: config.stages(facts, noise), delta)
+
+    def published_claim(
+        self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float, delta: float
+    ) -> Published:
+        epsilon = wbk_composed_epsilon(config.stages(facts, noise_multiplier), delta)
+        return Published(epsilon, "refuted", f"{self.paper}, theorem 6; its theorem 1 is false (hidden layers)")
+
+    def forecast(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
+        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
+        bound, sensitivity = config.feature_bound(spec), config.sensitivity(facts)
+        # Features of a batch agree by about a third, in as many numbers as their squared length; the critic sees means.
+        signal, noise = config.expected_batch * bound / 3, noise_multiplier * sensitivity * bound
+        numbers = sum(value.numel() for value in config.critic(spec).before_average())
+        change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+        bounded = f"{change} a sum of features by at most {sensitivity:.4g}"
+        unbounded = f"{change} the gradients of all others as well, so that no bound is proven"
+        return Forecast(
+            signal_to_noise=signal / noise * math.sqrt(config.steps),
+            seconds=10 + 2 * config.products(spec) / CPU_SPEED,
+            megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 500,
+            released=f"{config.classifier_steps:,} noisy gradients of a classifier, and {config.steps:,} times mean "
+            f"features and a gradient of a critic over secret samples of about {config.expected_batch} images; "
+            f"{unbounded if config.published else bounded}",
+        )
+
+    def build(self, config: DpafConfig, spec: ImageSpec) -> UpsamplingGenerator:
+        return UpsamplingGenerator(spec, latent_size=config.latent_size, channels=config.channels)
+
+    def fit(self, config: DpafConfig, images: Images, context: FitContext) -> UpsamplingGenerator:
+        assert isinstance(images, ImageSet)
+        private = ClippedGradients(images, config.terms(context.facts), device=context.device)
+        classifier = config.classifier(images.spec).drawn(context.generator("dpaf classifier"))
+        critic = config.critic(images.spec).drawn(context.generator("dpaf critic"))
+        generator = self.build(config, images.spec).to(context.device)
+        initialise(generator, context.generator("dpaf generator"))
+        if config.published:
+            for hidden in (classifier, critic):
+                seal(hidden)
+        pretrain(config, classifier, private, context)
+        critic.conv1.load_state_dict(classifier.conv1.state_dict())
+        critic.conv1.requires_grad_(False)
+        if config.transfer != "none":
+            compete_in_public(config, generator, critic, context)
+        adversary = adversary_of(
+            config, generator, critic, context, noise_std=noise_of_means(config, context), draws="dpaf draws"
+        )
+        charges = config.charges(context.facts, context.noise_multiplier)[1:]
+
+        def last_after(done: int) -> int:
+            return last_affordable(context.door.ledger, charges, done=done, planned=config.steps)
+
+        batches = batches_of(config, critic, images, private, context)
+        compete(config, adversary, batches, context, name="adversary", last_after=last_after)
+        return generator.eval()
+
+    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
+        assert isinstance(model, UpsamplingGenerator)
+        return model.sample(labels, generator)
+
+
+def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradients, context: FitContext) -> None:
+    """The first stage: a classifier, of which the first convolutions will be kept."""
+    coins = context.generator("dpaf classifier coins")
+    noise, compression = config.noises(context.noise_multiplier)[0], config.compression(coins)
+    step_of = published_pretraining if config.published else repaired_pretraining
+    optimiser = torch.optim.SGD(classifier.parameters(), lr=config.classifier_rate)
+    done = restore(context.checkpoints, "classifier", classifier, optimiser, coins)
+    charges = config.charges(context.facts, context.noise_multiplier)[:1]
+    last = last_affordable(context.door.ledger, charges, done=done, planned=config.classifier_steps)
+    for step in range(done, last):
+        gradients = step_of(private, classifier, context.door, noise, compression)
+        for weight, gradient in zip(classifier.parameters(), gradients, strict=True):
+            weight.grad = gradient
+        optimiser.step()
+        if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+            keep(context.checkpoints, "classifier", step + 1, classifier, optimiser, coins)
+        context.progress("pre-training a classifier", step + 1, last)
+
+
+def batches_of(
+    config: DpafConfig, critic: AggregatingCritic, images: ImageSet, private: ClippedGradients, context: FitContext
+) -> RepairedBatches | PublishedBatches:
+    """Where the critic gets real features and gradients from."""
+    _, mean_noise, gradient_noise = config.noises(context.noise_multiplier)
+    compression = config.compression(context.generator("dpaf critic coins"))
+    if not config.published:
+        return RepairedBatches(
+            private=private, critic=critic, door=context.door, mean_noise=mean_noise, gradient_noise=gradient_noise,
+            compression=compression, clip_of=config.clip_of,
+        )  # fmt: skip
+    merged = ClippedGradients(images, config.terms(context.facts, batches=config.asymmetry), device=context.device)
+    return PublishedBatches(
+        private=private, merged=merged, critic=critic, door=context.door, mean_noise=mean_noise,
+        gradient_noise=gradient_noise, compression=compression, clip_of=config.clip_of,
+        asymmetry=config.asymmetry,
+    )  # fmt: skip
+
+
+def compete(
+    config: DpafConfig,
+    adversary: Adversary,
+    batches: RepairedBatches | PublishedBatches | PublicBatches,
+    context: FitContext,
+    *,
+    name: str,
+    last_after: Callable[[int], int],
+) -> None:
+    """Critic and generator in turns (algorithm 1, lines 7 to 20).
+
+    Args:
+        name: of the checkpoint.
+        last_after: the number of steps after which the game ends, where so many are already done.
+    """
+    both = nn.ModuleDict({"generator": adversary.generator, "critic": adversary.critic})
+    sums = {f"collected {place}": value for place, value in enumerate(adversary.collected)}
+    done = restore(context.checkpoints, name, both, adversary.optimiser, adversary.draws, sums)
+    last = last_after(done)
+    context.progress(DOING, done, last)
+    for step in range(done, last):
+        mean, gradients = batches(step, adversary.real_slope)
+        adversary.judge(mean)
+        adversary.collect(gradients)
+        if (step + 1) % config.asymmetry == 0:
+            adversary.improve()
+        if (step + 1) % config.critic_steps == 0:
+            adversary.teach()
+        if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+            keep(context.checkpoints, name, step + 1, both, adversary.optimiser, adversary.draws, sums)
+        context.progress(DOING, step + 1, last)
+
+
+def compete_in_public(
+    config: DpafConfig, generator: UpsamplingGenerator, critic: AggregatingCritic, context: FitContext
+) -> None:
+    """The same game on public images, for a critic, and perhaps a generator, that have learned before (table 12)."""
+    spec = context.facts.spec
+    images = load(
+        config.public_images, size=(spec.height, spec.width), fit="crop", color="grey" if spec.channels == 1 else "rgb"
+    )
+    adversary = adversary_of(config, generator, critic, context, noise_std=0.0, draws="dpaf public draws")
+    batches = PublicBatches(
+        images=images, critic=critic, batch=config.expected_batch, draws=adversary.draws, clip_of=config.clip_of,
+        compression=config.compression(context.generator("dpaf public coins")),
+    )  # fmt: skip
+    compete(config, adversary, batches, context, name="public adversary", last_after=lambda _: config.public_steps)
+    if config.transfer == "critic":
+        restart(generator, context.generator("dpaf generator"))
+
+
+def adversary_of(
+    config: DpafConfig,
+    generator: UpsamplingGenerator,
+    critic: AggregatingCritic,
+    context: FitContext,
+    *,
+    noise_std: float,
+    draws: str,
+) -> Adversary:
+    return Adversary(
+        generator, critic, batch=config.expected_batch, noise_std=noise_std, draws=context.generator(draws),
+        clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
+        body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
+    )  # fmt: skip
+
+
+def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, done: int, planned: int) -> int:
+    """`last_step` of a stage that is charged by several events, of which some come once for several steps."""
+    return min(
+        planned // count * last_step(ledger, event, done=done * count // planned, planned=count)
+        for event, count in charges
+    )
+
+
+def noise_of_means(config: DpafConfig, context: FitContext) -> float:
+    """The deviation of the noise on released mean features: none where the door adds none (accounting none)."""
+    if isinstance(context.door.noise, NoNoise):
+        return 0.0
+    return context.noise_multiplier * config.sensitivity(context.facts) / config.expected_batch

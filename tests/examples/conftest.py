@@ -1,0 +1,6 @@
+"""Examples are scripts, not a package."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
