@@ -13,7 +13,7 @@ from veilset.classifier import METHOD as DP_SGD
 from veilset.data.known import KNOWN
 from veilset.data.spec import Images, ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import Mechanism, PublicFacts, all_methods, get_method, nearest
+from veilset.methods.base import Mechanism, PublicFacts, get_mechanism
 from veilset.methods.plan import Plan, plan_mechanism
 from veilset.partition import Partition, Task, check_neighbours
 from veilset.privacy.bounds import Adjacency, Unit
@@ -43,7 +43,7 @@ class Course:
 
     @property
     def mechanism(self) -> Mechanism:
-        return mechanism_of(self.method)
+        return get_mechanism(self.method)
 
     @property
     def classifies(self) -> bool:
@@ -79,14 +79,6 @@ class Course:
         return {**asdict(self), "spec": self.spec.to_json(), "partition": self.partition.to_json()}
 
 
-def mechanism_of(name: str) -> Mechanism:
-    """A method that makes images, or the classifier baseline."""
-    known = (*all_methods(), DP_SGD.name)
-    if name not in known:
-        raise ConfigError(f"one of {', '.join(known)}", f"{name!r}", nearest(name, known))
-    return DP_SGD if name == DP_SGD.name else get_method(name)
-
-
 def course_for(
     images: Images,
     *,
@@ -120,7 +112,7 @@ def course_for(
             f"tasks of the classes {', '.join(images.spec.class_names)}", ", ".join(unknown), "Correct the tasks."
         )
     return Course(
-        method=mechanism_of(method).name,
+        method=get_mechanism(method).name,
         spec=replace(images.spec, class_names=partition.class_names),
         partition=partition,
         epsilon=float(epsilon),

@@ -109,7 +109,8 @@ class ShardTaught:
         shard_of = assign_shards(images, config.shards, context.shard_key, context.facts.unit.value)
         shards = ImageShards(images, shard_of, config.shards, seed=context.seed, device=context.device)
         critics = CriticStack(
-            config.net(spec), shards, batch=config.critic_batch, draws=context.generator(f"{self.name} critics")
+            config.net(spec), shards, batch=config.critic_batch, draws=context.generator(f"{self.name} critics"),
+            rate=config.critic_rate,
         )  # fmt: skip
         teachers = self.teachers(config, critics)
         generator = self.build(config, spec).to(context.device)

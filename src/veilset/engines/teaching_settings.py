@@ -37,6 +37,7 @@ class TeachingSettings:
     critic_width: int = 32
     critic_batch: int = 16
     critic_steps: int = 4
+    critic_rate: float = 1e-3
     warm_up: int = 50
     pool: int = 8
     frequencies: int = 12
@@ -48,8 +49,8 @@ class TeachingSettings:
     def __post_init__(self) -> None:
         whole = ("shards", "steps", "images_per_step", "critic_width", "critic_batch", "critic_steps", "pool")
         at_least_one(self, *whole, "frequencies", "latent_size", "channels")
-        if self.warm_up < 0 or not 1e-9 <= self.learning_rate <= 1:
-            raise ConfigError("warm_up of at least 0 and learning_rate up to 1", "others", "Correct the options.")
+        if self.warm_up < 0 or not all(1e-9 <= rate <= 1 for rate in (self.learning_rate, self.critic_rate)):
+            raise ConfigError("warm_up of at least 0 and learning rates up to 1", "others", "Correct the options.")
         for name, known in (("critic", CRITICS), ("teachers", TEACHERS), ("schedule", get_args(Schedule))):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} {' or '.join(known)}", f"{getattr(self, name)!r}", "Correct the option.")
@@ -112,6 +113,7 @@ class TeachingSettings:
 
 PAPER: dict[str, Any] = {
     "teachers": "in-turn", "steps": 20_000, "critic": "conv", "critic_width": 64, "critic_batch": 32,
-    "critic_steps": 5, "warm_up": 2000, "jitter": "none", "latent_size": 10, "channels": 256, "learning_rate": 1e-4,
+    "critic_steps": 5, "critic_rate": 1e-4, "warm_up": 2000, "jitter": "none", "latent_size": 10, "channels": 256,
+    "learning_rate": 1e-4,
 }  # fmt: skip
 """Of GS-WGAN and of those that follow it, where they differ from the defaults."""

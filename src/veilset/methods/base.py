@@ -81,12 +81,19 @@ class Synthesizer(Mechanism, Protocol):
 
 
 _METHODS: dict[str, Synthesizer] = {}
+_OTHERS: dict[str, Mechanism] = {}
 
 
 def register(method: type[Any]) -> type[Any]:
     """Class decorator: makes a method known by its name."""
     _METHODS[method.name] = method()
     return method
+
+
+def register_other(mechanism: type[Any]) -> type[Any]:
+    """Class decorator: the same for what makes no images, and is offered nowhere as a method."""
+    _OTHERS[mechanism.name] = mechanism()
+    return mechanism
 
 
 def all_methods() -> dict[str, Synthesizer]:
@@ -103,6 +110,14 @@ def get_method(name: str) -> Synthesizer:
     known = all_methods()
     if name not in known:
         raise ConfigError(f"one of the methods {', '.join(known)}", f"'{name}'", nearest(name, known))
+    return known[name]
+
+
+def get_mechanism(name: str) -> Mechanism:
+    """A method, or what else is planned and priced like one."""
+    known = {**all_methods(), **_OTHERS}
+    if name not in known:
+        raise ConfigError(f"one of {', '.join(known)}", f"{name!r}", nearest(name, known))
     return known[name]
 
 

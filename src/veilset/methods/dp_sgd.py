@@ -25,7 +25,7 @@ from veilset.engines.option_checks import at_least_one, positive
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
 from veilset.errors import ConfigError
-from veilset.methods.base import FitContext, Forecast, PublicFacts
+from veilset.methods.base import FitContext, Forecast, PublicFacts, register_other
 from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import sum_sensitivity
 
@@ -58,6 +58,7 @@ class DpSgdConfig:
         return Standard(self.mean, self.deviation)
 
 
+@register_other
 class DpSgd(SampledReleases):
     """Noisy clipped gradients over Poisson samples, followed by plain gradient descent."""
 

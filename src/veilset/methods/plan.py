@@ -10,7 +10,16 @@ from typing import Any, Literal, get_args
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import Forecast, Mechanism, PublicFacts, get_method, make_config, nearest, unproven_by
+from veilset.methods.base import (
+    Forecast,
+    Mechanism,
+    PublicFacts,
+    get_mechanism,
+    get_method,
+    make_config,
+    nearest,
+    unproven_by,
+)
 from veilset.privacy.accounting import calibrate, price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Published
@@ -50,7 +59,7 @@ class Plan:
         """Why no privacy is claimed whatever the noise; None where it is."""
         if self.accounting == "none":
             return "trained without noise (accounting none)"
-        method = get_method(self.method)
+        method = get_mechanism(self.method)
         return unproven_by(method, make_config(method, self.config))
 
     def to_json(self) -> dict[str, Any]:

@@ -18,10 +18,8 @@ from veilset.privacy.noise import NoiseSource
 
 @dataclass(frozen=True)
 class Draw:
-    """Indices of one draw, and how a release on them is priced.
-
-    `price(event, absence)` wraps the event; absence is how far leaving a unit out moves the release, in sensitivities.
-    """
+    """Indices of one draw, and how a release on them is priced: `price(event, absence)`, where absence is how far
+    leaving a unit out moves the release, in sensitivities."""
 
     indices: Tensor
     price: Callable[[Event, float], Event]
@@ -45,14 +43,16 @@ class Draw:
         return cls(indices, price_next)
 
 
-def poisson_draw(num_records: int, rate: float, noise: NoiseSource, feeds: tuple[Event, ...] = ()) -> Draw:
+def poisson_draw(
+    num_records: int, rate: float, noise: NoiseSource, feeds: tuple[Event, ...] = (), device: torch.device | str = "cpu"
+) -> Draw:
     """Every record independently with probability `rate`; the batch may be empty and is then still a release.
 
     Guarantee: the rate is public (from a declared size), the realised batch size is not: divide by the expected one.
     """
     if not 0 < rate <= 1:
         raise ConfigError("a sampling rate in (0, 1]", f"{rate}", "Use expected batch size / declared size.")
-    indices = (noise.uniform(num_records) <= rate).nonzero().flatten()
+    indices = (noise.uniform(num_records, device) <= rate).nonzero().flatten()
     return Draw.once(indices, lambda event, absence: PoissonSampled(rate, event, absence), feeds)
 
 
