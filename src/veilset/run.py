@@ -16,7 +16,7 @@ from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
-from veilset.methods.base import FitContext, Mechanism, Progress
+from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.privacy.bounds import Unit
@@ -135,7 +135,7 @@ def resume_for(
     ledger = PrivacyLedger.resume(folder.ledger_path)
     if budget is not None and plan.reservation is not None and not ledger.closed:
         budget.go_on(plan.reservation, ledger.head)
-    noise = NoiseSource() if ledger.private else NoNoise()
+    noise = NoNoise() if plan.accounting == "none" else NoiseSource()
     return _run(goal, images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
 
@@ -185,7 +185,8 @@ def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> N
 
 def _terms(mechanism: Mechanism, plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
-    assumptions = (*mechanism.assumptions, *untracked(benchmark, budget))
+    own = assumptions_of(mechanism, make_config(mechanism, plan.config))
+    assumptions = (*own, *untracked(benchmark, budget))
     return Terms(assumptions=assumptions, published=plan.published, stamps=_stamps(plan, benchmark))
 
 

@@ -12,7 +12,7 @@ from veilset.classifier import PrivateClassifier, is_classifier, open_classifier
 from veilset.errors import ArtifactError
 from veilset.evaluate.presets import PRESETS
 from veilset.files import require_empty
-from veilset.methods.base import PublicFacts, get_method, make_config, unproven_by
+from veilset.methods.base import PublicFacts, assumptions_of, get_method, make_config, unproven_by
 from veilset.model import Model, from_pretrained, release_folder
 from veilset.partition import PARTITIONED
 from veilset.privacy.accounting import Price
@@ -86,6 +86,8 @@ def _opened(path: Path, files: dict[str, bytes]) -> Opened:
 def _check_terms(claim: Claim, parts: Parts) -> None:
     record = common_terms(parts)
     private = all(one.private for part in parts for one in part)
+    if any(not one.resumed and one.charged != steps(one.planned) for part in parts for one in part):
+        raise ArtifactError("a ledger with all releases of its plan", "fewer", "Do not trust this release.")
     if _terms(claim) != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) == private:
         raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
 
@@ -157,15 +159,14 @@ def _honest_words(claim: Claim) -> list[tuple[tuple[str, ...], tuple[str, ...]]]
 def _check_card(files: dict[str, bytes], opened: Opened) -> None:
     """The card is what people read: it must be the one this claim makes, with all the assumptions the kernel makes.
 
-    Another version's wording is not compared.
+    Another version's wording is not compared; that its settings stand for the releases in its ledger is.
     """
     claim = opened.claim
     config = parse_json(files["config.json"], "config.json")
-    if config.get("veilset") != veilset.__version__:
-        return
-    every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *_own_assumptions(opened)}
+    same_words = config.get("veilset") == veilset.__version__
+    every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *_own_assumptions(config, opened)}
     missing = every - set(claim.assumptions)
-    if claim.epsilon is not None and missing:
+    if claim.epsilon is not None and missing and same_words:
         raise ArtifactError(
             "every assumption of the claim", f"missing: {sorted(missing)}", "Do not trust this release."
         )
@@ -177,16 +178,18 @@ def _check_card(files: dict[str, bytes], opened: Opened) -> None:
         raise ArtifactError("a complete config.json", f"{error!r}", "Do not trust this release.") from error
     if published != claim.published:
         raise ArtifactError("the published epsilon of this method", "another", "Do not trust this release.")
-    if files.get("README.md") != card.encode():
+    if same_words and files.get("README.md") != card.encode():
         raise ArtifactError("the model card of this claim", "another text in README.md", "Do not trust this release.")
 
 
-def _own_assumptions(opened: Opened) -> tuple[str, ...]:
+def _own_assumptions(config: dict[str, Any], opened: Opened) -> tuple[str, ...]:
     if isinstance(opened, PrivateClassifier):
         return (*opened.mechanism.assumptions, *PARTITIONED)
     merged = MERGED if len(opened.privacy.parts) > 1 else ()
     continued = CONTINUED if any(len(part) > 1 for part in opened.privacy.parts) else ()
-    return (*get_method(opened.method).assumptions, *merged, *continued)
+    method = get_method(opened.method)
+    settings = make_config(method, config["config"] if isinstance(opened, Model) else {})
+    return (*assumptions_of(method, settings), *merged, *continued)
 
 
 def _published(config: dict[str, Any], opened: Opened) -> Published | None:

@@ -92,7 +92,8 @@ def _with_shard(draw: Draw | None) -> tuple[Draw | None, Callable[[], int | None
         seen.append(draw.price(event, absence))
         return seen[-1]
 
-    return Draw(draw.indices, price), lambda: int(draw.indices[0]) if isinstance(seen[0], ShardTouched) else None
+    spied = Draw(draw.indices, price, draw.paid)
+    return spied, lambda: int(draw.indices[0]) if isinstance(seen[0], ShardTouched) else None
 
 
 class Memory(dict[str, dict[str, Tensor]]):

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.cases import tiny_plan
 
-from veilset.courses.release import export_course, is_course, verify_course
+from veilset.artifact import update_manifest
+from veilset.courses.release import export_course, is_course, privacy_of_tasks, verify_course
 from veilset.errors import ArtifactError, PrivacyError, VeilsetError
+from veilset.run import execute
 
-from .cases import TASKS, learned
+from .cases import TASKS, learned, some_images
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,35 @@ def test_another_declared_size_or_order_is_noticed(method: str, copy: Callable[[
         forge(path, tasks=forged)
         with pytest.raises(VeilsetError):
             verify_course(path)
+
+
+@pytest.mark.parametrize("stranger", ["private.npz", "release/README.md"])
+def test_what_lies_beside_an_exported_course_is_not_taken_for_a_part_of_it(
+    stranger: str, finished: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "shared"
+    export_course(finished["dp-merf"], out)
+    (out / stranger).parent.mkdir(exist_ok=True)
+    (out / stranger).write_text("epsilon 0.001")
+    with pytest.raises(ArtifactError, match="nothing else"):
+        verify_course(out)
+
+
+def test_tasks_that_were_all_fitted_on_all_classes_are_no_course(copy: Callable[[str], Path]) -> None:
+    """A generator that says it is a classifier may list all classes; but it is none."""
+    path, images = copy("dp-merf"), some_images()
+    about = json.loads((path / "release" / "course.json").read_text())
+    images = images.of_classes(tuple(about["spec"]["class_names"]))
+    for number, size in ((1, 20), (2, 30)):
+        task = path / "tasks" / str(number)
+        shutil.rmtree(task)
+        execute(images, tiny_plan(images, "dp-merf", epsilon=2.0, declared_size=size), task)
+        config = json.loads((task / "release" / "config.json").read_text())
+        (task / "release" / "config.json").write_text(json.dumps({**config, "tasks": about["tasks"][:number]}))
+        update_manifest(task / "release")
+    forge(path, claim=privacy_of_tasks(path, 2).claim.to_json(), veilset="another version")
+    with pytest.raises(ArtifactError, match="a task of"):
+        verify_course(path)
 
 
 def test_a_missing_task_or_another_card_is_noticed(copy: Callable[[str], Path]) -> None:

@@ -30,7 +30,8 @@ from veilset.privacy import bounds
 from veilset.privacy.accounting import renyi_epsilon
 from veilset.privacy.bounds import Adjacency, Bounded
 from veilset.privacy.events import Composed, Gaussian, PoissonSampled, Repeated, steps
-from veilset.privacy.noise import SeededNoise
+from veilset.privacy.noise import NoiseSource, SeededNoise
+from veilset.privacy.release import Door
 from veilset.report.content import headlines
 from veilset.run import execute, resume
 from veilset.sharing import export, verify
@@ -312,6 +313,8 @@ def test_critic_and_generator_can_start_from_public_images_at_no_cost(public: st
         plan = tiny_plan(images, "dpaf", **options)
         model = execute(images, plan, tmp_path / transfer)
         assert model.privacy.record.charged == steps(plan.planned) == steps(tiny_plan(images, "dpaf", **ALL).planned)
+        assert dpaf.PUBLIC in model.claim.assumptions
+        verify(tmp_path / transfer)
 
 
 @pytest.mark.parametrize(("transfer", "moved"), [("none", False), ("critic", False), ("both", True)])
@@ -401,6 +404,23 @@ def test_a_published_fit_that_crashed_ends_where_either_of_its_releases_is_used_
     )  # fmt: skip
     assert (done[0], done[-1]) == (3, 6)
     assert model.privacy.record.charged <= steps(plan.planned)
+
+
+def test_a_published_fit_that_crashed_goes_on_with_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, sources, plain = make_images(), [], Door._noisy
+
+    def watched(self: Door, *arguments: Any) -> Tensor:
+        sources.append(type(self.noise))
+        if len(sources) == 4:
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(Door, "_noisy", watched)
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, tiny_plan(images, "dpaf", accounting="published"), tmp_path / "run", allow_published=True)
+    resume(images, tmp_path / "run", allow_published=True)
+    assert set(sources) == {NoiseSource}
+    assert len(sources) > 4
 
 
 def test_the_release_holds_the_generator_alone(tmp_path: Path) -> None:

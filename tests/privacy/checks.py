@@ -303,14 +303,21 @@ def check_releases_on_one_draw_are_priced_together() -> None:
 
     one = draw()
     assert one.price(first, 0.5) == PoissonSampled(rate, Composed((first, second)), 0.5)
+    one.paid()
     assert one.price(second, 0.5) == NOTHING
     for *before, wrong in ((first, second, second), (first, first), (second,), (first, Gaussian(2.9))):
         other = draw()
         for event in before:
             other.price(event, 0.5)
+            other.paid()
         with pytest.raises(UnsupportedEvent):
             other.price(wrong, 0.5)
     other = draw()
     other.price(first, 0.5)
+    other.paid()
     with pytest.raises(UnsupportedEvent):
         other.price(second, 1.0)
+    unpaid = draw()
+    unpaid.price(first, 0.5)
+    with pytest.raises(UnsupportedEvent):
+        unpaid.price(second, 0.5)

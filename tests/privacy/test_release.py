@@ -117,6 +117,20 @@ def test_a_sampled_sum_is_charged_with_its_absence(adjacency, nonnegative, absen
     assert door.ledger.charged[event] == 1
 
 
+def test_a_draw_that_was_not_paid_for_feeds_no_second_release(tmp_path: Path) -> None:
+    feeds = (Gaussian(1.0), Gaussian(1.0))
+    door = make_door(tmp_path, SeededNoise(0), PoissonSampled(0.25, Composed(feeds), 1.0))
+    total = sum_rows(some_rows())
+    for draw in [poisson_draw(8, 0.25, door.noise, feeds)]:
+        door.release_sum(total, 1.0, draw=draw)
+        door.release_sum(total, 1.0, draw=draw)
+    unpaid = poisson_draw(8, 0.25, door.noise, feeds)
+    with pytest.raises(BudgetExceeded):
+        door.release_sum(total, 1.0, draw=unpaid)
+    with pytest.raises(UnsupportedEvent):
+        door.release_sum(total, 1.0, draw=unpaid)
+
+
 def test_rows_of_a_black_box_are_charged_with_full_absence(tmp_path: Path) -> None:
     event = PoissonSampled(0.25, Gaussian(2.0), 1.0)
     door = make_door(tmp_path, SeededNoise(0), event, REPLACE)

@@ -15,6 +15,7 @@ from typing import Any
 import veilset
 from veilset.artifact import Privacy, parse_json, read_privacy, read_release
 from veilset.card import claim_text, tasks_table
+from veilset.classifier import is_classifier
 from veilset.courses.course import Course
 from veilset.courses.folder import COURSE, CourseFolder
 from veilset.data.spec import ImageSpec
@@ -72,6 +73,7 @@ def verify_course(path: Path) -> dict[str, Any]:
     Raises: ArtifactError, LedgerError or PrivacyError for anything that does not hold.
     """
     value = read_course(path)
+    _check_closed(path)
     try:
         partition, spec = Partition.from_json(value["tasks"]), ImageSpec.from_json(value["spec"])
         claim = Claim.from_json(value["claim"])
@@ -141,7 +143,7 @@ def _scores_text(scores: Sequence[dict[str, Any]]) -> str:
 def _check_task(path: Path, partition: Partition, spec: ImageSpec, method: str) -> None:
     """A task's release is about its own classes and declared size, or, for a classifier, about all until then."""
     config = parse_json(read_release(release_folder(path))["config.json"], "config.json")
-    task, classifier = partition.tasks[-1], "tasks" in config
+    task, classifier = partition.tasks[-1], is_classifier(config)
     classes = spec.class_names if classifier else task.classes
     expected = (method, list(classes), partition.to_json()[-1]["declared_size"])
     size = config["tasks"][-1]["declared_size"] if classifier else config["declared_size"]
@@ -152,8 +154,16 @@ def _check_task(path: Path, partition: Partition, spec: ImageSpec, method: str) 
 
 
 def _about(path: Path) -> Path:
-    """Where the page about a course lies: in its folder, or at the top of an export."""
-    return path / "release" if (path / "release").is_dir() else path
+    """Where the page about a course lies: at the top of an export, or in the folder of a course."""
+    return path if (path / COURSE).is_file() else path / "release"
+
+
+def _check_closed(path: Path) -> None:
+    """Refuses files that nothing vouches for beside the page; those of tasks are in their own manifests."""
+    page = {COURSE, CARD, FIGURE}
+    strangers = {one.name for one in _about(path).iterdir()} - (page | {"tasks"} if _about(path) == path else page)
+    if strangers:
+        raise ArtifactError("a course and nothing else", f"{sorted(strangers)}", "Remove what is not part of it.")
 
 
 def _tasks(path: Path, number: int) -> list[Path]:

@@ -127,6 +127,12 @@ def layout_of(method: Synthesizer, config: Any) -> Layout | None:
     return None if layout is None else layout(config)
 
 
+def assumptions_of(mechanism: Mechanism, config: Any) -> tuple[str, ...]:
+    """What a claim assumes because of the mechanism, and because of these settings of it (`assumed(config)`)."""
+    further: Callable[[Any], tuple[str, ...]] | None = getattr(mechanism, "assumed", None)
+    return (*mechanism.assumptions, *(() if further is None else further(config)))
+
+
 def unproven_by(method: Mechanism, config: Any) -> str | None:
     """Why no epsilon can be proven for these settings, in words; None where one can."""
     reason: Callable[[Any], str | None] | None = getattr(method, "unproven", None)

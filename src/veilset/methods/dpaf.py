@@ -29,7 +29,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from veilset.data.load import load
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.aggregated_adversary import Adversary
 from veilset.engines.aggregated_batches import (
@@ -42,6 +41,7 @@ from veilset.engines.aggregated_batches import (
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, last_step
+from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet
@@ -55,6 +55,7 @@ from veilset.privacy.noise import NoNoise
 from veilset.privacy.sides import seal
 from veilset.randomness import initialise
 
+PUBLIC = "the images that were declared public are, and nobody's who is in the private ones"
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once."""
 CPU_SPEED = 3e10
@@ -77,6 +78,9 @@ class Dpaf:
     Config: ClassVar[type] = DpafConfig
     assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+
+    def assumed(self, config: DpafConfig) -> tuple[str, ...]:
+        return () if config.transfer == "none" else (PUBLIC,)
 
     def unproven(self, config: DpafConfig) -> str | None:
         if not config.published:
@@ -132,11 +136,12 @@ class Dpaf:
         if config.published:
             for hidden in (classifier, critic):
                 seal(hidden)
+        public = None if config.transfer == "none" else public_images(config.public_images, images)
         pretrain(config, classifier, private, context)
         critic.conv1.load_state_dict(classifier.conv1.state_dict())
         critic.conv1.requires_grad_(False)
-        if config.transfer != "none":
-            compete_in_public(config, generator, critic, context)
+        if public is not None:
+            compete_in_public(config, public, generator, critic, context)
         adversary = adversary_of(
             config, generator, critic, context, noise_std=noise_of_means(config, context), draws="dpaf draws"
         )
@@ -226,13 +231,13 @@ def compete(
 
 
 def compete_in_public(
-    config: DpafConfig, generator: UpsamplingGenerator, critic: AggregatingCritic, context: FitContext
+    config: DpafConfig,
+    images: ImageSet,
+    generator: UpsamplingGenerator,
+    critic: AggregatingCritic,
+    context: FitContext,
 ) -> None:
     """The same game on public images, for a critic, and perhaps a generator, that have learned before (table 12)."""
-    spec = context.facts.spec
-    images = load(
-        config.public_images, size=(spec.height, spec.width), fit="crop", color="grey" if spec.channels == 1 else "rgb"
-    )
     adversary = adversary_of(config, generator, critic, context, noise_std=0.0, draws="dpaf public draws")
     batches = PublicBatches(
         images=images, critic=critic, batch=config.expected_batch, draws=adversary.draws, clip_of=config.clip_of,

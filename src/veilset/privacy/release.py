@@ -35,11 +35,10 @@ class Door:
         """Adds noise once to a sum over units and returns it as float64.
 
         Guarantee: one Gaussian release with this noise multiplier for the ledger's adjacency and unit, inside `draw`
-          where one is given. The ledger is charged, and the charge is on disk, before any noise is drawn.
+          where one is given. The ledger is charged, on disk, before any noise is drawn; where it raises, none is.
         Why the noise is rounded: sum and result are integers on the same grid, so the result equals the rounding of
           (sum + Gaussian), which is post-processing; low bits of floats cannot leak. The float64 Gaussian is finer than
           the grid everywhere, also in its tail (`NoiseSource.normal`, `_check_room`).
-        Raises: BudgetExceeded or PlanMismatch before any noise is drawn; nothing is released then.
         """
         if not isinstance(total, GroupedSum) or total.grid_total is None:
             raise NotBounded("a GroupedSum of bounded rows", f"{type(total).__name__}", "Bound the rows first.")
@@ -67,9 +66,11 @@ class Door:
         return self._noisy(rows.grid_rows, rows.grid_step, noise_std)
 
     def _charge(self, event: Event, draw: Draw | None, *, absence: float) -> None:
-        cost = event if draw is None else draw.price(event, absence)
-        if cost != NOTHING:  # charged with an earlier release on the same draw
+        if draw is None:
+            self.ledger.charge(event)
+        elif (cost := draw.price(event, absence)) != NOTHING:  # else charged with an earlier one on the same draw
             self.ledger.charge(cost)
+            draw.paid()
 
     def _noisy(self, grid_values: Tensor, grid_step: float, noise_std: float) -> Tensor:
         noise = self.noise.normal(grid_values.numel(), grid_values.device).reshape(grid_values.shape)

@@ -1,7 +1,5 @@
 """Secret draws of records. A draw yields the indices AND the wrapper that prices what is done with them.
-
-Draws come from the secret stream: amplification by sampling holds only against somebody who cannot predict the draw.
-"""
+Draws come from the secret stream: amplification by sampling holds only against somebody who cannot predict the draw."""
 
 from __future__ import annotations
 
@@ -19,10 +17,11 @@ from veilset.privacy.noise import NoiseSource
 @dataclass(frozen=True)
 class Draw:
     """Indices of one draw, and how a release on them is priced: `price(event, absence)`, where absence is how far
-    leaving a unit out moves the release, in sensitivities."""
+    leaving a unit out moves the release, in sensitivities. Others on this draw are free after `paid()` alone."""
 
     indices: Tensor
     price: Callable[[Event, float], Event]
+    paid: Callable[[], None] = lambda: None
 
     @classmethod
     def once(cls, indices: Tensor, price: Callable[[Event, float], Event], feeds: tuple[Event, ...] = ()) -> Draw:
@@ -31,16 +30,16 @@ class Draw:
         Guarantee: two releases on a draw are Sampled(Composed), which costs more than two independent draws. They are
           charged as that before the first of them is made, and what was not foreseen is refused.
         """
-        waiting, absences = list(feeds or (None,)), set[float]()
+        waiting, absences, paid = list(feeds or (None,)), set[float](), list[bool]()
 
         def price_next(event: Event, absence: float) -> Event:
             first = not absences
             absences.add(absence)
-            if not waiting or waiting.pop(0) not in (None, event) or len(absences) > 1:
+            if not waiting or waiting.pop(0) not in (None, event) or len(absences) > 1 or not (first or paid):
                 raise UnsupportedEvent("the releases foreseen for a draw", f"{event}", "Foresee it, or redraw.")
             return price(Composed(feeds) if feeds else event, absence) if first else NOTHING
 
-        return cls(indices, price_next)
+        return cls(indices, price_next, lambda: paid.append(True))
 
 
 def poisson_draw(
