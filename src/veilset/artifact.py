@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,15 @@ def load_into(model: nn.Module, data: bytes) -> None:
     """Fills `model` from safetensors bytes after checking them against it."""
     check_tensors(model, data)
     model.load_state_dict(_loaded(data))
+
+
+def load_module(build: Callable[[], nn.Module], data: bytes) -> nn.Module:
+    """What `build` makes, filled from safetensors bytes of a stranger."""
+    with torch.device("meta"):  # shapes only: a forged configuration must not make us allocate
+        check_tensors(build(), data)
+    module = build()
+    load_into(module, data)
+    return module
 
 
 def load_tensors(expected: Shapes, data: bytes) -> dict[str, Tensor]:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from veilset.artifact import (
     Privacy,
     check_shapes,
-    check_tensors,
-    load_into,
+    load_module,
     parse_json,
     read_privacy,
     read_release,
@@ -136,21 +135,18 @@ def from_pretrained(path: str | Path) -> Model:
         method = get_method(str(config["method"]))
         spec = ImageSpec.from_json(config["spec"])
         settings = make_config(method, config["config"])
-        with torch.device("meta"):  # shapes only: a forged configuration must not make us allocate
-            check_tensors(method.build(settings, spec), files["model.safetensors"])
         layout = layout_in(config)
         if (layout is None) != (FILE not in files):
             raise ArtifactError(f"{FILE} where a method has one", "the contrary", "Copy the release again.")
         if layout is not None:
             check_shapes(layout.expected(spec), files[FILE])
-        module = method.build(settings, spec)
+        module = load_module(lambda: method.build(settings, spec), files["model.safetensors"])
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ArtifactError("a model configuration", f"{error!r}", "Copy the release again.") from error
     except ArtifactError:
         raise
     except VeilsetError as error:
         raise ArtifactError("a configuration this version knows", f"{error.found}", "Update Veilset.") from error
-    load_into(module, files["model.safetensors"])
     return Model(folder, method, spec, module, read_privacy(files["privacy.json"]))
 
 

@@ -24,6 +24,7 @@ from veilset.engines.per_sample_gradients import Forward, PerSampleGradients
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet, feature_norm
 from veilset.privacy.bounds import GroupedSum
 from veilset.privacy.release import Door
+from veilset.privacy.sampling import Draw
 
 Slope = Callable[[Tensor], Tensor]
 """Mean features -> the gradient of the critic's loss in them."""
@@ -32,9 +33,7 @@ Batch = tuple[Tensor, list[Tensor] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairedBatches:
-    """A mean and a gradient of every batch, in two releases on one sample."""
-
+class _PrivateBatches:
     private: ClippedGradients
     critic: AggregatingCritic
     door: Door
@@ -43,11 +42,20 @@ class RepairedBatches:
     compression: Compression
     clip_of: ClipOf
 
-    def __call__(self, step: int, slope_at: Slope) -> Batch:
+    def noisy_mean(self, draw: Draw) -> Tensor:
+        """Of the features of a sample."""
         bound = feature_norm(self.critic.feature_shape)
-        draw = self.private.draw(self.door, self.mean_noise, self.gradient_noise)
         mean = self.private.release_mean(feature_rows(self.critic), draw, self.door, self.mean_noise, bound)
-        mean = mean.to(torch.float32).reshape(self.critic.feature_shape)
+        return mean.to(torch.float32).reshape(self.critic.feature_shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairedBatches(_PrivateBatches):
+    """A mean and a gradient of every batch, in two releases on one sample."""
+
+    def __call__(self, step: int, slope_at: Slope) -> Batch:
+        draw = self.private.draw(self.door, self.mean_noise, self.gradient_noise)
+        mean = self.noisy_mean(draw)
         slope = slope_at(mean)
         clip_norm = self.clip_of(slope)
         gradients = self.compression(aligned_gradients(self.critic, slope), clip_norm)
@@ -56,27 +64,18 @@ class RepairedBatches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedBatches:
+class PublishedBatches(_PrivateBatches):
     """A noisy mean of every batch; one gradient for `asymmetry` batches at their clean means (algorithm 1, line 12)."""
 
-    private: ClippedGradients
     merged: ClippedGradients
     """Draws `asymmetry` batches at once."""
-    critic: AggregatingCritic
-    door: Door
-    mean_noise: float
-    gradient_noise: float
-    compression: Compression
-    clip_of: ClipOf
     asymmetry: int
 
     def __call__(self, step: int, slope_at: Slope) -> Batch:
-        bound = feature_norm(self.critic.feature_shape)
-        rows = feature_rows(self.critic)
-        mean = self.private.release_mean(rows, self.private.draw(self.door), self.door, self.mean_noise, bound)
-        mean = mean.to(torch.float32).reshape(self.critic.feature_shape)
+        mean = self.noisy_mean(self.private.draw(self.door))
         if (step + 1) % self.asymmetry:
             return mean, None
+        bound, rows = feature_norm(self.critic.feature_shape), feature_rows(self.critic)
         draw = self.merged.draw(self.door)
         records, total = self.merged.records(draw), None
         for part in range(self.asymmetry):

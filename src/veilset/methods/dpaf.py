@@ -43,6 +43,7 @@ from veilset.engines.checkpointing import keep, restore
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, last_step
 from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
+from veilset.engines.sampled_sets import CPU_SPEED
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet
 from veilset.nets.classifiers import restart
@@ -58,8 +59,6 @@ from veilset.randomness import initialise
 PUBLIC = "the images that were declared public are, and nobody's who is in the private ones"
 CHECKPOINT_EVERY = 500
 """Releases: as many as are charged at once."""
-CPU_SPEED = 3e10
-"""Operations a second in convolutions on two cores, rough."""
 DOING = "teaching the generator"
 
 
