@@ -7,17 +7,24 @@ Every seed is a fit of its own with fresh privacy noise (which no seed controls)
 Rows that results.jsonl already has with as many seeds are skipped. Each fit and each figure is kept in
 benchmarks/.partial until its row is done: a run that was killed goes on where it was, for the same commit and device. A
 metric that needs a package this machine lacks fails alone; the others of its row are recorded.
+
+Many fits leave a large GPU half idle: --at-once 3 runs three seeds of a row side by side, in processes of their own,
+which the GPU serves in turn, or truly together where its multi-process service runs. Each is slower than it would be
+alone, so the line says so beside the device.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +53,13 @@ class Bench:
     device: torch.device
     commit: str
     again: bool = False
+    at_once: int = 1
+    """Seeds that are fitted and judged side by side."""
 
     @property
     def device_name(self) -> str:
-        return results.device_name(self.device)
+        shared = f", {self.at_once} fits at once" if self.at_once > 1 else ""
+        return results.device_name(self.device) + shared
 
 
 def main(words: list[str] | None = None) -> int:
@@ -62,7 +72,8 @@ def main(words: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     bench = Bench(
-        options.results, options.partial, device, options.commit or results.current_commit(), options.again
+        options.results, options.partial, device, options.commit or results.current_commit(), options.again,
+        options.at_once,
     )  # fmt: skip
     failed = 0
     for number, row in enumerate(rows, start=1):
@@ -89,7 +100,7 @@ def run_row(row: Row, bench: Bench) -> None:
         return
     row = row.only(missing)
     folder = bench.partial / row.fingerprint(bench.commit, bench.device_name)
-    seeds = [finished_seed(row, seed, folder, bench) for seed in row.seeds]
+    seeds = finished_seeds(row, folder, bench)
     lost = [metric for metric in row.metrics if not set(parts_of(row.method, metric)) <= set(seeds[0]["parts"])]
     for metric in row.metrics:
         if metric not in lost:
@@ -115,6 +126,15 @@ def add_line(row: Row, metric: str, words: str, seeds: list[dict[str, Any]], ben
 def recorded(row: Row, metric: str, words: str, bench: Bench) -> bool:
     lines = results.read(bench.results)
     return any(row.same_figure(line, metric, words) and line["n"] >= len(row.seeds) for line in lines)
+
+
+def finished_seeds(row: Row, folder: Path, bench: Bench) -> list[dict[str, Any]]:
+    if bench.at_once == 1:
+        return [finished_seed(row, seed, folder, bench) for seed in row.seeds]
+    # Fresh processes: a fork of this one could not use CUDA, and would share its threads.
+    with ProcessPoolExecutor(bench.at_once, mp_context=get_context("spawn")) as pool:
+        same = map(itertools.repeat, (folder, bench))
+        return list(pool.map(finished_seed, itertools.repeat(row), row.seeds, *same))
 
 
 def finished_seed(row: Row, seed: int, folder: Path, bench: Bench) -> dict[str, Any]:
@@ -202,6 +222,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--extractor", default="auto", help="of metrics that compare features")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the method")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="seeds that run side by side")
     parser.add_argument("--again", action="store_true", help="measure rows that results.jsonl already has, too")
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     parser.add_argument("--partial", type=Path, default=PARTIAL, help="folder for fits and figures of unfinished rows")
@@ -209,6 +230,8 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(words)
     if not options.suite and not (options.method and options.dataset):
         parser.error("give --suite, or --method and --dataset")
+    if options.at_once < 1:
+        parser.error("--at-once takes a number from 1")
     if any("=" not in pair for pair in options.set):
         parser.error("--set takes NAME=VALUE")
     return options

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 import results
 import rows
@@ -95,6 +96,23 @@ def test_only_missing_metrics_are_measured(bench: list[str], fits: list[int]) ->
     run.main([*[word for word in ONE if word != "nearest-real"], *bench])
     run.main([*ONE, *bench])
     assert [line["metric"] for line in lines(bench)] == ["duplicates", "nearest-real"]
+
+
+def test_seeds_that_run_side_by_side_make_one_row_that_says_so(
+    bench: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("x_train", "y_train", "x_test", "y_test")
+    parts = [
+        part for split in ("train", "test") for part in (tiny("toy", split).pixels[:, 0], tiny("toy", split).labels)
+    ]
+    np.savez(tmp_path / "pneumoniamnist.npz", **dict(zip(names, map(np.asarray, parts), strict=True)))
+    monkeypatch.undo()  # other processes read the file
+    monkeypatch.setenv("VEILSET_DATA", str(tmp_path))
+    words = ["pneumonia" if word == "mnist" else word for word in ONE]
+    assert run.main([*words, *bench, "--at-once", "2"]) == 0
+    line = lines(bench)[0]
+    assert (line["n"], line["device"].endswith(", 2 fits at once")) == (2, True)
+    assert list((tmp_path / "partial").iterdir()) == []
 
 
 def test_a_killed_run_keeps_its_finished_seeds(
