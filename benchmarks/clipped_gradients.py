@@ -56,7 +56,7 @@ def our_steps(images: ImageSet, device: torch.device, folder: Path) -> dict[str,
         folder / "ledger.jsonl", planned=Repeated(10**6, terms.event(NOISE, Adjacency.ADD_REMOVE)), reserve=NOTHING,
         adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD, delta=1e-5,
     )  # fmt: skip
-    door, gradients = Door(ledger, NoiseSource()), PerSampleGradients(network_on(device))
+    door, gradients = Door(ledger, NoiseSource()), PerSampleGradients(network_on(device), replayed=True)
     engine, everybody = ClippedGradients(images, terms, device=device), torch.arange(len(images))
 
     def rows_alone() -> None:

@@ -7,26 +7,28 @@ import importlib.util
 import shutil
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+Result = TypeVar("Result")
 
 MOST_SHAPES = 64
 """Different shapes for which one function is compiled. Beyond its own limit of 8 torch silently stops compiling, and
 blocks of one class share that limit: the residual blocks of two networks have more shapes than that."""
 
 
-def fused_on_cuda(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def fused_on_cuda(function: Callable[..., Result]) -> Callable[..., Result]:
     """`function` as it is for tensors on the CPU, and compiled where its first argument is on CUDA.
 
     Results are the same up to rounding. Without a compiler, or where it fails at once, the function runs as written:
     slower. A later failure is raised, because one pass must not be computed in two ways.
     """
-    compiled: list[Callable[..., Tensor]] = []
+    compiled: list[Callable[..., Result]] = []
     worked = failed = False
 
-    def call(first: Tensor, *rest: Any) -> Tensor:
+    def call(first: Tensor, *rest: Any) -> Result:
         nonlocal worked, failed
         if failed or not first.is_cuda or not _has_compiler():
             return function(first, *rest)

@@ -111,3 +111,23 @@ def test_the_codes_of_a_generated_set_are_fixed() -> None:
         matching.match([torch.ones_like(value) for value in matching.weights])
     assert torch.equal(images.latents, codes)
     assert "latents" in images.state_dict(), "a resumed run must go on with the same codes"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(recwarn: pytest.WarningsRecorder) -> None:
+    found = {}
+    for device in ("cpu", "cuda"):
+        images = FreePixels(SPEC, 3, STANDARD, named_generator(0, "set")).to(device)
+        network = ConvNet(SPEC, named_generator(0, "weights"), width=16).to(device)
+        optimiser = torch.optim.SGD(images.parameters(), lr=0.1)
+        labels = labels_of(SPEC, 3, torch.device(device))
+        matching = GradientMatching(network, images, labels, optimiser, network_rate=0.1, batch=256)
+        wanted = [torch.ones_like(value) for value in network.parameters()]
+        for _ in range(9):
+            matching.match(wanted)
+        matching.train(9, named_generator(0, "order", device))
+        found[device] = [value.detach().cpu() for value in (*images.parameters(), *network.parameters())]
+    # Graphs that do not follow their weights, or images, would stay where the plain steps left them.
+    for on_cpu, on_cuda in zip(found["cpu"], found["cuda"], strict=True):
+        assert float((on_cuda - on_cpu).norm()) <= 0.02 * float(on_cpu.norm()) + 1e-3
+    assert not [str(warning.message) for warning in recwarn if "slower" in str(warning.message)]

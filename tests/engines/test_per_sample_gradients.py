@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from veilset.data.spec import ImageSpec
 from veilset.engines.per_sample_gradients import Losses, PerSampleGradients, cross_entropies
 from veilset.errors import ConfigError
-from veilset.nets.classifiers import ConvNet, LeNet5
+from veilset.nets.classifiers import ConvNet, LeNet5, restart
 from veilset.randomness import initialise, named_generator
 
 SPEC = ImageSpec(height=8, width=8, channels=3, class_names=("a", "b", "c"))
@@ -202,3 +202,23 @@ def test_a_network_that_folds_an_axis_into_the_records_is_refused_by_layers_and_
     with pytest.raises(ConfigError, match="layerwise=False"):
         PerSampleGradients(network)(*batch())
     assert_close(PerSampleGradients(network, layerwise=False)(*batch()), by_loop(network, *batch()))
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+    ],
+)
+def test_replayed_rows_follow_new_weights_and_new_images(device: str) -> None:
+    network = ConvNet(SPEC, named_generator(0, "weights", device), width=16)
+    plain, replayed = PerSampleGradients(network), PerSampleGradients(network, replayed=True)
+    draws = named_generator(0, "images", device)
+    for round_ in range(9):  # beyond the plain steps before a graph
+        restart(network, draws)
+        images = torch.rand(4, *SPEC.shape, generator=draws, device=device)
+        labels = torch.randint(3, (4,), generator=draws, device=device)
+        expected, found = plain(images, labels), replayed(images, labels)
+        assert torch.allclose(found, expected, rtol=1e-3, atol=1e-5), round_
+    assert torch.allclose(replayed(images[:3], labels[:3]), expected[:3], rtol=1e-3, atol=1e-5)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value
 
+from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.nets.generators import UpsamplingGenerator
@@ -108,6 +110,7 @@ class GradientMatching:
         self.distance = torch.zeros((), device=labels.device)
         """Of the last match."""
         self._shown = images().detach()
+        self._fused_slopes, self._fused_loss = fused_on_cuda(self._slopes), fused_on_cuda(self._loss)
         self._match = GraphedStep(self._match_step, self.weights, [])
         self._train = GraphedStep(self._train_step, [torch.zeros_like(labels[: self.batch])], [])
 
@@ -116,15 +119,27 @@ class GradientMatching:
         self._match(*gradients)
 
     def _match_step(self, *gradients: Tensor) -> None:
-        loss = F.cross_entropy(self.network(self.images()), self.labels)
-        mine = torch.autograd.grad(loss, self.weights, create_graph=True)
-        distance = cosine_distance(mine, gradients)
-        wanted = list(self.images.parameters())
-        for value, gradient in zip(wanted, torch.autograd.grad(distance, wanted), strict=True):
+        images, wanted = self.images(), list(self.images.parameters())
+        slopes, distance = self._fused_slopes(images.detach(), *gradients)
+        for value, gradient in zip(wanted, torch.autograd.grad(images, wanted, slopes), strict=True):
             value.grad = gradient
         self.optimiser.step()
         self.images.keep_to_range()
-        self.distance.copy_(distance.detach())
+        self.distance.copy_(distance)
+
+    def _slopes(self, images: Tensor, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The derivative by the images of the distance between the network's gradients on them and the given ones, and
+        that distance. By torch.func, because second derivatives through `backward` cannot be compiled."""
+        now = {name: value.detach() for name, value in self.network.named_parameters()}
+
+        def loss(weights: dict[str, Tensor], images: Tensor) -> Tensor:
+            return F.cross_entropy(functional_call(self.network, weights, (images,)), self.labels)
+
+        def distance(images: Tensor) -> Tensor:
+            return cosine_distance(list(grad(loss)(now, images).values()), gradients)
+
+        slopes, found = grad_and_value(distance)(images)
+        return slopes, found
 
     def train(self, epochs: int, draws: torch.Generator) -> None:
         """Trains the network on the set as it is."""
@@ -135,10 +150,14 @@ class GradientMatching:
                 self._train(rows)
 
     def _train_step(self, rows: Tensor) -> None:
-        loss = F.cross_entropy(self.network(self._shown[rows]), self.labels[rows])
+        loss = self._fused_loss(self._shown[rows], self.labels[rows])
         for value, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
             value.grad = gradient
         self.trainer.step()
+
+    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=images.is_cuda):
+            return F.cross_entropy(self.network(images), labels)
 
 
 def cosine_distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:

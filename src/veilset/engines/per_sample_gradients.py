@@ -15,6 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from veilset.engines.cuda_graphs import GraphedStep
 from veilset.errors import ConfigError
 
 Forward = Callable[[Tensor], Tensor]
@@ -37,6 +38,8 @@ class PerSampleGradients:
         parameters: what to differentiate by; by default all that require gradients.
         layerwise: False for losses that reach a weight on other ways than through the output of its layer, as gradient
             penalties do. By default True where every layer concerned has a formula.
+        replayed: True where the losses are made of inputs, labels, weights and constants alone: batches of one size are
+            then one CUDA graph, whose rows are overwritten by the next batch.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class PerSampleGradients:
         losses: Losses = cross_entropies,
         *,
         layerwise: bool | None = None,
+        replayed: bool = False,
     ) -> None:
         _refuse_batch_statistics(network)
         self.network, self.losses = network, losses
@@ -62,8 +66,20 @@ class PerSampleGradients:
             layer for layer in network.modules() if not set(wanted).isdisjoint(layer.parameters(recurse=False))
         ]
         self.layerwise = all(map(_has_rule, self._layers)) if layerwise is None else layerwise
+        self.replayed = replayed
+        self._replay: GraphedStep | None = None
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        if not self.replayed:
+            return self._rows(inputs, labels)
+        self._replay = self._replay or GraphedStep(self._keep_rows, [inputs, labels], [])
+        self._replay(inputs, labels)
+        return self._kept
+
+    def _keep_rows(self, inputs: Tensor, labels: Tensor) -> None:
+        self._kept = self._rows(inputs, labels)
+
+    def _rows(self, inputs: Tensor, labels: Tensor) -> Tensor:
         return self._by_layers(inputs, labels) if self.layerwise else self._by_records(inputs, labels)
 
     def shaped(self, row: Tensor) -> list[Tensor]:

@@ -31,12 +31,12 @@ class TeachingSettings:
     teachers: str = "together"
     schedule: str = "uniform"  # paper; of critics in turn
     shards: int = 1000  # paper
-    steps: int = 1000
+    steps: int = 3000
     images_per_step: int = 32  # paper
     critic: str = "dense"
     critic_width: int = 32
     critic_batch: int = 16
-    critic_steps: int = 4
+    critic_steps: int = 2
     critic_rate: float = 1e-3
     warm_up: int = 50
     pool: int = 8

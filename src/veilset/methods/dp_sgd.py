@@ -101,7 +101,7 @@ class DpSgd(SampledReleases):
             network.load_state_dict(before.state_dict())
         terms = self.terms(config, context.facts)
         private = ClippedGradients(images, terms, device=context.device)
-        gradients = PerSampleGradients(network, losses=standardised_losses(config.standard))
+        gradients = PerSampleGradients(network, losses=standardised_losses(config.standard), replayed=True)
         optimiser = torch.optim.SGD(network.parameters(), lr=config.learning_rate)
         done = restore(context.checkpoints, "classifier", network, optimiser, draws)
         event = terms.event(context.noise_multiplier, context.facts.adjacency)

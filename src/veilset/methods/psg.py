@@ -132,7 +132,7 @@ class Psg(SampledSet):
         terms = self.terms(config, context.facts)
         private = ClippedGradients(images, terms, device=context.device)
         network = ConvNet(spec, draws, width=config.width)
-        gradients = PerSampleGradients(network, losses=standardised_losses(config.standard))
+        gradients = PerSampleGradients(network, losses=standardised_losses(config.standard), replayed=True)
         made = start(config, spec, context.generator("psg images"))
         matching = matching_of(config, network, made, labels_of(spec, config.images_per_class, context.device))
         done = kept = restore(context.checkpoints, "set", made, matching.optimiser, draws)
