@@ -73,8 +73,19 @@ class Show:
             doing, started, shown = self._plain
         if done == total or now - shown > PLAIN_EVERY:
             left = (now - started) / max(done, 1) * (total - done)
-            self.say(f"{message}: {done}/{total}, {now - started:.0f} s, about {left:.0f} s left")
+            self.say(f"{message}: {done}/{total}, {duration(now - started)}, about {duration(left)} left")
             self._plain = (doing, started, now)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(90), duration(1000), duration(745_051)
+    ('90 s', '17 minutes', '9 days')
+    """
+    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def _work(message: str) -> str:

@@ -297,6 +297,16 @@ def test_a_plan_for_two_cores_on_a_machine_with_a_gpu_says_what_it_could_do(
     assert ("--preset balanced" in err) == hinted
 
 
+@pytest.mark.parametrize(("device", "hinted"), [("cuda", False), ("cpu", True)])
+def test_a_plan_that_takes_days_without_a_gpu_says_so(
+    cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch, device: str, hinted: bool
+) -> None:
+    monkeypatch.setattr("veilset.api.pick_device", lambda _: torch.device(device))
+    _, _, err = cli("plan", photos, "--epsilon", "10", "--method", "psg", "--expected-batch", "8", "--runs", "50000")
+    assert " days on two CPU cores" in err
+    assert ("work for a GPU" in err) == hinted
+
+
 def test_hints_of_the_accountants_library_are_not_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,13 +67,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(budget.app, name="budget")
-app.command()(evaluate)
-app.command()(weights)
-app.command()(compare)
-app.command(context_settings=METHOD_OPTIONS)(sketch)
-app.command(context_settings=METHOD_OPTIONS)(synthesize)
-app.command(context_settings=METHOD_OPTIONS)(continual)
 
 
 @app.command()
@@ -242,6 +235,16 @@ def verify(
     result(checked)
     if "epsilon" not in checked:
         raise typer.Exit(1)
+
+
+# Verbs of other files, behind those of this one: help lists them in the order in which people need them.
+app.command()(evaluate)
+app.command()(compare)
+app.add_typer(budget.app, name="budget")
+app.command(context_settings=METHOD_OPTIONS)(sketch)
+app.command(context_settings=METHOD_OPTIONS)(synthesize)
+app.command(context_settings=METHOD_OPTIONS)(continual)
+app.command()(weights)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from veilset.cli.options import (
     read_images,
 )
 from veilset.cli.plans import resumable
-from veilset.console import Show, result
+from veilset.console import Show, duration, result
 from veilset.courses.course import SPLITS, Course, course_for
 from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges
@@ -106,7 +106,7 @@ def describe(course: Course, show: Show) -> None:
     first = course.plans[0]
     show.say(f"released      for each task, {first.forecast.released}")
     seconds = sum(plan.forecast.seconds for plan in course.plans)
-    show.say(f"expected      about {seconds:.0f} s on two CPU cores for all tasks, and more to judge them")
+    show.say(f"expected      about {duration(seconds)} on two CPU cores for all tasks, and more to judge them")
     for warning in dict.fromkeys(warning for plan in course.plans for warning in plan.warnings):
         show.warn(warning)
 

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import typer
 
 from veilset import api
-from veilset.console import Show, show_error
+from veilset.console import Show, duration, show_error
 from veilset.errors import RunError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import shown
+
+LONG = 86_400
+"""Seconds on two CPU cores beyond which a plan is not for them."""
 
 
 def describe(made: Plan, show: Show, *, declared: bool) -> None:
@@ -29,9 +32,15 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
     show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")
     note = "" if declared else " (offered, rounded; by using it you declare it public; --declared-size changes it)"
     show.say(f"declared size {facts.declared_size}{note}")
-    show.say(f"expected      about {made.forecast.seconds:.0f} s on two CPU cores, {made.forecast.megabytes:.0f} MB")
-    if made.config.get("preset") == "fast" and api.pick_device("auto").type == "cuda":
+    cost = made.forecast
+    show.say(f"expected      about {duration(cost.seconds)} on two CPU cores, {cost.megabytes:.0f} MB")
+    gpu = api.pick_device("auto").type == "cuda"
+    if made.config.get("preset") == "fast" and gpu:
         show.say("hint          this machine has a GPU: --preset balanced makes better images with it")
+    if cost.seconds > LONG and not gpu:
+        show.say(
+            f"hint          work for a GPU; without one, fewer steps or a smaller preset: veilset methods {made.method}"
+        )
     for warning in made.warnings:
         show.warn(warning)
 
