@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -142,9 +143,11 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--results", type=Path, default=results.RESULTS)
+    parser.add_argument("--commit", help="where there is no git checkout")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    device, images = pick_device(options.device), some_images(options.batch)
+    started, device, images = time.perf_counter(), pick_device(options.device), some_images(options.batch)
     with tempfile.TemporaryDirectory() as folder:
         other, step = other_step(images, device)
         steps = {other: step, **our_steps(images, device, Path(folder)), "no privacy": plain_step(images, device)}
@@ -155,7 +158,16 @@ def main() -> None:
     print(f"{options.batch} images, {results.device_name(device)}, best of {options.attempts}")
     for name, seconds in best.items():
         print(f"{1e3 * seconds:9.1f} ms  {name}")
-    print(f"{best[other] / best['veilset']:9.2f} times as fast as {other}")
+    ratio = best[other] / best["veilset"]
+    print(f"{ratio:9.2f} times as fast as {other}")
+    settings = {"batch": options.batch, "beside": other, "times_as_fast": float(f"{ratio:.3g}")}
+    results.append(
+        options.results, method="clipped gradients", dataset="generated noise", accounting="cost", claim=None,
+        epsilon_target=None, protocol=f"best of {options.attempts}, in turn with the other",
+        settings=settings | {f"milliseconds, {name}": round(1e3 * value, 1) for name, value in best.items()},
+        metric="milliseconds/release", values=[1e3 * best["veilset"]], seeds=[0],
+        seconds=time.perf_counter() - started, device=results.device_name(device), commit=options.commit,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import clipped_gradients
 import pytest
+import results
 import torch
 
 from veilset.data.spec import to_unit_range
@@ -24,13 +26,17 @@ def test_the_stand_in_for_opacus_sums_the_same_clipped_gradients(monkeypatch: py
     assert float(length) == pytest.approx(float(clipped.sum(dim=0).norm()), rel=1e-4)
 
 
-def test_it_prints_milliseconds_and_a_ratio(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_it_prints_and_records_milliseconds_and_a_ratio(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    file = tmp_path / "results.jsonl"
     words = ["clipped_gradients.py", "--batch", "2", "--attempts", "1", "--device", "cpu", "--threads", "1"]
-    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "argv", [*words, "--results", str(file)])
     clipped_gradients.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("2 images")
     assert "ms  veilset" in lines[2]
-    assert "times as fast as" in lines[-1]
+    assert "times as fast as" in lines[-2]
+    (line,) = results.read(file)
+    shown = line["settings"]
+    assert shown["times_as_fast"] == pytest.approx(shown[f"milliseconds, {shown['beside']}"] / line["mean"], rel=0.01)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
+from veilset.nets.pooling import average_of_fours
 from veilset.randomness import initialise
 
 
@@ -129,5 +130,5 @@ class ConvNet(nn.Module):
         """What the dense layer sees: (n, numbers)."""
         hidden = images
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            hidden = F.avg_pool2d(F.relu(norm(conv(hidden))), 2)
+            hidden = average_of_fours(F.relu(norm(conv(hidden))))
         return hidden.flatten(1)

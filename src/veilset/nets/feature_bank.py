@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
+from veilset.nets.pooling import average_of_fours
 from veilset.randomness import named_generator
 
 MAP = 3
@@ -203,7 +204,8 @@ def soft_features(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
             hidden, weights = _with_channels(hidden, 1, 8), [_with_channels(weights[0], 2, 8), *weights[1:]]
             hidden = hidden.contiguous(memory_format=torch.channels_last)
         for block, weight in enumerate(weights):
-            hidden = F.avg_pool2d(_soft_normed(_grouped(hidden, weight if block == 0 else weight / SHRINK, block)), 2)
+            sums = _grouped(hidden, weight if block == 0 else weight / SHRINK, block)
+            hidden = average_of_fours(_soft_normed(sums))
     return _last_map(hidden).float().reshape(len(images), len(weights[0]), -1)
 
 

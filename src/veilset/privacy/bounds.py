@@ -21,7 +21,7 @@ GRID = 2.0**-20
 """Spacing of the fixed-point grid, as a share of the row bound: far below any noise that makes a row private."""
 SLACK = 1 - 2.0**-20
 """Rows are shrunk by this, 16 * 2^-24, which covers rounding: in float32 a sum of squares in `_row_sums` is too small
-by up to log2(d) + 1 times 2^-24, its root by half of that, and two products add 2^-24 each. Enough up to d = 2^26."""
+by up to log2(d) + 1 times 2^-24 (log2 rounded up), its root by half, and two products add 2^-24 each: d up to 2^26."""
 
 
 class Adjacency(StrEnum):
@@ -104,11 +104,11 @@ def _largest(rows: Tensor) -> Tensor:
 
 
 def _row_sums(values: Tensor) -> Tensor:
-    """(n, d) -> (n, 1), folding halves: unlike `sum`, whose rounding may depend on the number and layout of rows."""
-    while values.shape[1] > 1:
-        half, odd = divmod(values.shape[1], 2)
-        folded = values[:, :half] + values[:, half : 2 * half]
-        values = torch.cat([folded, values[:, -1:]], dim=1) if odd else folded
+    """(n, d) -> (n, 1), folded in place: unlike `sum`, whose rounding may depend on the number and layout of rows."""
+    while (width := values.shape[1]) > 1:
+        half = 1 << ((width - 1).bit_length() - 1)  # the largest power of two below the width
+        values[:, : width - half] += values[:, half:]
+        values = values[:, :half]
     return values
 
 
