@@ -140,7 +140,7 @@ def gradients_of(layer: nn.Module, taken: Tensor, given: Tensor) -> list[Tensor]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--attempts", type=int, default=5)
+    parser.add_argument("--attempts", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=results.RESULTS)
