@@ -10,7 +10,7 @@ metric that needs a package this machine lacks fails alone; the others of its ro
 
 Many fits leave a large GPU half idle: --at-once 3 runs three seeds of a row side by side, in processes of their own,
 which the GPU serves in turn, or truly together where its multi-process service runs. Each is slower than it would be
-alone, so the line says so beside the device.
+alone, so the line says so beside the device; unfinished seeds of another --at-once are not taken over.
 """
 
 from __future__ import annotations

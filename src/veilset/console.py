@@ -78,7 +78,8 @@ class Show:
 
 
 def duration(seconds: float) -> str:
-    """
+    """In the unit that people would use.
+
     >>> duration(90), duration(1000), duration(745_051)
     ('90 s', '17 minutes', '9 days')
     """

@@ -54,6 +54,17 @@ def only_one(lock: Path, what: str) -> Iterator[None]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """Waits for another holder of `lock`."""
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:
     """A JSON object from a file of bounded size."""
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -305,6 +306,17 @@ def test_a_plan_that_takes_days_without_a_gpu_says_so(
     _, _, err = cli("plan", photos, "--epsilon", "10", "--method", "psg", "--expected-batch", "8", "--runs", "50000")
     assert " days on two CPU cores" in err
     assert ("work for a GPU" in err) == hinted
+
+
+def test_help_lists_every_command_in_the_order_of_use() -> None:
+    found = typer.main.get_command(command_line.app).list_commands(None)
+    assert tuple(found) == command_line.ORDER
+
+
+def test_a_method_shows_its_presets(cli: Cli) -> None:
+    _, out, err = cli("methods", "psg")
+    assert "--preset small" in err
+    assert json.loads(out)["presets"]["small"]["runs"] == 40
 
 
 def test_hints_of_the_accountants_library_are_not_shown(

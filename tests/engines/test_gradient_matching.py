@@ -14,7 +14,7 @@ from veilset.engines.gradient_matching import (
     Standard,
     cosine_distance,
 )
-from veilset.nets.classifiers import ConvNet
+from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import labels_of
 from veilset.randomness import named_generator
 
@@ -113,19 +113,42 @@ def test_the_codes_of_a_generated_set_are_fixed() -> None:
     assert "latents" in images.state_dict(), "a resumed run must go on with the same codes"
 
 
+def test_the_set_moves_against_the_derivative_of_the_distance() -> None:
+    images = FreePixels(SPEC, 3, STANDARD, named_generator(0, "set"))
+    matching = matching_for(images)
+    wanted = [torch.randn(value.shape, generator=named_generator(0, "wanted")) for value in matching.weights]
+    slopes, distance = matching._slopes(images().detach(), *wanted)
+    loss = F.cross_entropy(matching.network(images()), LABELS)
+    expected = cosine_distance(torch.autograd.grad(loss, matching.weights, create_graph=True), wanted)
+    assert float(distance) == pytest.approx(float(expected.detach()))
+    torch.testing.assert_close(slopes, torch.autograd.grad(expected, images.values)[0])
+
+
+def test_several_batches_are_shuffled_and_one_batch_draws_nothing() -> None:
+    draws = named_generator(0, "order")
+    several = matching_for(sets()["pixels"], batch=4)
+    assert not torch.equal(several._order(draws), several._order(draws))
+    before = draws.get_state()
+    matching_for(sets()["pixels"]).train(2, draws)
+    assert torch.equal(draws.get_state(), before)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(recwarn: pytest.WarningsRecorder) -> None:
+@pytest.mark.parametrize("batch", [256, 4])
+def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(batch: int, recwarn: pytest.WarningsRecorder) -> None:
     found = {}
     for device in ("cpu", "cuda"):
         images = FreePixels(SPEC, 3, STANDARD, named_generator(0, "set")).to(device)
         network = ConvNet(SPEC, named_generator(0, "weights"), width=16).to(device)
         optimiser = torch.optim.SGD(images.parameters(), lr=0.1)
         labels = labels_of(SPEC, 3, torch.device(device))
-        matching = GradientMatching(network, images, labels, optimiser, network_rate=0.1, batch=256)
+        matching = GradientMatching(network, images, labels, optimiser, network_rate=0.1, batch=batch)
         wanted = [torch.ones_like(value) for value in network.parameters()]
-        for _ in range(9):
+        for turn in range(9):
+            if turn == 7:
+                restart(network, named_generator(0, "other weights"))
             matching.match(wanted)
-        matching.train(9, named_generator(0, "order", device))
+            matching.train(1, named_generator(turn, "order"))
         found[device] = [value.detach().cpu() for value in (*images.parameters(), *network.parameters())]
     # Graphs that do not follow their weights, or images, would stay where the plain steps left them.
     for on_cpu, on_cuda in zip(found["cpu"], found["cuda"], strict=True):

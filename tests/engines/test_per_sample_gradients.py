@@ -222,3 +222,6 @@ def test_replayed_rows_follow_new_weights_and_new_images(device: str) -> None:
         expected, found = plain(images, labels), replayed(images, labels)
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-5), round_
     assert torch.allclose(replayed(images[:3], labels[:3]), expected[:3], rtol=1e-3, atol=1e-5)
+    images = images.flip(3)
+    # A batch of another size in between must not leave its rows, or earlier ones, to those that come after.
+    assert torch.allclose(replayed(images, labels), plain(images, labels), rtol=1e-3, atol=1e-5)

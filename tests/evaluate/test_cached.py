@@ -2,6 +2,7 @@
 
 import logging
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -42,10 +43,17 @@ def test_features_are_computed_once_and_then_read(tmp_path):
     assert ticks == [10, 10]
 
 
+def test_evaluations_side_by_side_compute_the_features_once(tmp_path):
+    extractor, images = Counting(), noise(10)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: extract_cached(images, extractor, ignore, tmp_path), range(4)))
+    assert extractor.seen == 10
+    assert all(torch.equal(features, found[0]) for features in found)
+
+
 def test_the_cache_is_readable_by_its_owner_only(tmp_path):
     extract_cached(noise(10), Counting(), ignore, tmp_path / "vault")
-    (file,) = (tmp_path / "vault").iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "vault").iterdir()} == {0o600}
     assert stat.S_IMODE((tmp_path / "vault").stat().st_mode) == 0o700
 
 
@@ -68,7 +76,7 @@ def test_other_images_another_order_or_another_extractor_are_not_mistaken_for_th
 def test_a_damaged_cache_is_computed_again(tmp_path, caplog, damage):
     images, extractor = noise(10), Counting()
     expected = extract_cached(images, extractor, ignore, tmp_path)
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("features-*")
     file.write_bytes(damage)
     with caplog.at_level(logging.WARNING):
         assert torch.equal(extract_cached(images, extractor, ignore, tmp_path), expected)

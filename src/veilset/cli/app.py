@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from veilset import api, run, sharing
 from veilset.budget import DatasetBudget
@@ -60,13 +61,33 @@ from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
 from veilset.run_folder import RunFolder
 
+ORDER = (
+    *("plan", "fit", "sample", "evaluate", "report", "compare", "export", "verify", "budget", "methods"),
+    *("sketch", "synthesize", "continual", "weights"),
+)
+"""Of the commands in the help: that in which people need them."""
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 app = typer.Typer(
+    cls=_InOrder,
     help="Turn a sensitive, labelled image collection into a synthetic one that may be shared.",
     epilog="Start with: veilset plan photos/ --epsilon 1",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(budget.app, name="budget")
+app.command()(evaluate)
+app.command()(weights)
+app.command()(compare)
+app.command(context_settings=METHOD_OPTIONS)(sketch)
+app.command(context_settings=METHOD_OPTIONS)(synthesize)
+app.command(context_settings=METHOD_OPTIONS)(continual)
 
 
 @app.command()
@@ -78,11 +99,15 @@ def methods(name: Annotated[str | None, typer.Argument(help="Show the options of
             show.say(f"{key:12} {method.summary} ({method.paper})")
         result({"methods": list(all_methods())})
         return
-    config = get_method(name).Config()
+    method = get_method(name)
+    config, presets = method.Config(), getattr(method, "presets", {})
     options = {field.name: getattr(config, field.name) for field in fields(config)}
     for key, value in options.items():
         show.say(f"--{key.replace('_', '-'):20} default {value}")
-    result({"method": name, "options": options})
+    for preset, values in presets.items():
+        changes = ", ".join(f"{key} {value}" for key, value in values.items()) or "the defaults above"
+        show.say(f"--preset {preset:14} {changes}")
+    result({"method": name, "options": options, "presets": {key: dict(values) for key, values in presets.items()}})
 
 
 @app.command(context_settings=METHOD_OPTIONS)
@@ -235,16 +260,6 @@ def verify(
     result(checked)
     if "epsilon" not in checked:
         raise typer.Exit(1)
-
-
-# Verbs of other files, behind those of this one: help lists them in the order in which people need them.
-app.command()(evaluate)
-app.command()(compare)
-app.add_typer(budget.app, name="budget")
-app.command(context_settings=METHOD_OPTIONS)(sketch)
-app.command(context_settings=METHOD_OPTIONS)(synthesize)
-app.command(context_settings=METHOD_OPTIONS)(continual)
-app.command()(weights)
 
 
 def main() -> None:

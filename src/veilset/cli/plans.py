@@ -13,8 +13,8 @@ from veilset.errors import RunError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import shown
 
-LONG = 86_400
-"""Seconds on two CPU cores beyond which a plan is not for them."""
+LONG_ON_A_CPU = 86_400
+"""Seconds on two cores beyond which a plan is not for them."""
 
 
 def describe(made: Plan, show: Show, *, declared: bool) -> None:
@@ -37,10 +37,8 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
     gpu = api.pick_device("auto").type == "cuda"
     if made.config.get("preset") == "fast" and gpu:
         show.say("hint          this machine has a GPU: --preset balanced makes better images with it")
-    if cost.seconds > LONG and not gpu:
-        show.say(
-            f"hint          work for a GPU; without one, fewer steps or a smaller preset: veilset methods {made.method}"
-        )
+    if cost.seconds > LONG_ON_A_CPU and not gpu:
+        show.say(f"hint          work for a GPU; for smaller settings see: veilset methods {made.method}")
     for warning in made.warnings:
         show.warn(warning)
 

@@ -109,7 +109,7 @@ class GradientMatching:
         self.trainer = torch.optim.SGD(self.weights, lr=network_rate)
         self.distance = torch.zeros((), device=labels.device)
         """Of the last match."""
-        self._shown = images().detach()
+        self._shown, self._as_it_is = images().detach(), torch.arange(len(labels), device=labels.device)
         self._fused_slopes, self._fused_loss = fused_on_cuda(self._slopes), fused_on_cuda(self._loss)
         self._match = GraphedStep(self._match_step, self.weights, [])
         self._train = GraphedStep(self._train_step, [torch.zeros_like(labels[: self.batch])], [])
@@ -145,9 +145,13 @@ class GradientMatching:
         """Trains the network on the set as it is."""
         self._shown.copy_(self.images().detach())
         for _ in range(epochs):
-            order = torch.randperm(len(self.labels), generator=draws, device=draws.device)
-            for rows in order.split(self.batch):
+            for rows in self._order(draws).split(self.batch):
                 self._train(rows)
+
+    def _order(self, draws: torch.Generator) -> Tensor:
+        if self.batch == len(self.labels):  # in one batch every order is the same
+            return self._as_it_is
+        return torch.randperm(len(self.labels), generator=draws, device=draws.device)
 
     def _train_step(self, rows: Tensor) -> None:
         loss = self._fused_loss(self._shown[rows], self.labels[rows])
@@ -156,6 +160,7 @@ class GradientMatching:
         self.trainer.step()
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        # In half precision on CUDA, as the private gradients of the same network: five of these go with each of those.
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=images.is_cuda):
             return F.cross_entropy(self.network(images), labels)
 

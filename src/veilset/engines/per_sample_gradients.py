@@ -38,8 +38,8 @@ class PerSampleGradients:
         parameters: what to differentiate by; by default all that require gradients.
         layerwise: False for losses that reach a weight on other ways than through the output of its layer, as gradient
             penalties do. By default True where every layer concerned has a formula.
-        replayed: True where the losses are made of inputs, labels, weights and constants alone: batches of one size are
-            then one CUDA graph, whose rows are overwritten by the next batch.
+        replayed: True where the losses are made of inputs, labels, weights and constants alone: batches of the size of
+            the first are then one CUDA graph, whose rows are overwritten by the next batch.
     """
 
     def __init__(
@@ -70,9 +70,11 @@ class PerSampleGradients:
         self._replay: GraphedStep | None = None
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        if not self.replayed:
+        if self.replayed and self._replay is None:
+            self._replay = GraphedStep(self._keep_rows, [inputs, labels], [])
+        # A graph goes on writing where it wrote at first, so batches of another size must not touch what it keeps.
+        if self._replay is None or inputs.shape != self._replay.inputs[0].shape:
             return self._rows(inputs, labels)
-        self._replay = self._replay or GraphedStep(self._keep_rows, [inputs, labels], [])
         self._replay(inputs, labels)
         return self._kept
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -17,12 +18,13 @@ from torch import Tensor
 
 from veilset.errors import RunError
 from veilset.evaluate.extractors import Extractor
-from veilset.files import write_atomically
+from veilset.files import one_at_a_time, write_atomically
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 2048
 """Images between two reports of progress."""
+LOCK = ".cache.lock"
 Tick = Callable[[int], None]
 """Called with the number of images just done."""
 
@@ -41,13 +43,22 @@ def extract_cached(pixels: Tensor, extractor: Extractor, tick: Tick, folder: Pat
     if folder is None:
         return extract(pixels, extractor, tick)
     path = folder / f"features-{cache_key(pixels, extractor.hash)}.safetensors"
-    known = _read(path, (len(pixels), extractor.dim))
-    if known is not None:
-        tick(len(pixels))
-        return known
-    features = extract(pixels, extractor, tick)
-    write_private(path, safetensors_save({"features": features.contiguous()}))
-    return features
+    with alone_in(folder):
+        known = _read(path, (len(pixels), extractor.dim))
+        if known is not None:
+            tick(len(pixels))
+            return known
+        features = extract(pixels, extractor, tick)
+        write_private(path, safetensors_save({"features": features.contiguous()}))
+        return features
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Evaluations side by side wait until the first has filled a cache: they need the same, and would write it, too."""
+    _make_private(folder)
+    with one_at_a_time(folder / LOCK):
+        yield
 
 
 def cache_key(pixels: Tensor, *facts: str) -> str:
@@ -59,11 +70,15 @@ def cache_key(pixels: Tensor, *facts: str) -> str:
 
 def write_private(path: Path, data: bytes) -> None:
     """A file only the owner can read, in a folder only the owner can enter."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise RunError(f"to create {path.parent}", f"{error.strerror or error}", "Choose another folder.") from error
+    _make_private(path.parent)
     write_atomically(path, data, mode=0o600)
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise RunError(f"to create {folder}", f"{error.strerror or error}", "Choose another folder.") from error
 
 
 def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:

@@ -16,7 +16,7 @@ from veilset.artifact import load_into
 from veilset.data.spec import ImageSet, to_unit_range
 from veilset.errors import ArtifactError, ConfigError, DataError
 from veilset.evaluate.augment import random_crops_and_flips
-from veilset.evaluate.cached import cache_key, write_private
+from veilset.evaluate.cached import alone_in, cache_key, write_private
 from veilset.evaluate.extractors import exact_convolutions
 from veilset.evaluate.fitting import FitContext
 from veilset.evaluate.training import Recipe, train_network
@@ -96,17 +96,22 @@ def score_classifier(
     if epochs < 1 or len(real) < 2:
         raise ConfigError("1 or more epochs and 2 or more real images", f"{epochs}, {len(real)}", "Give more.")
     device = torch.device(device)
-    path = None if cache is None else cache / f"is-{_key(real, epochs)}.safetensors"
-    model = None if path is None else _restored(Vgg11(real.spec, named_generator(0, "is/weights")), path)
-    if model is not None:
-        tick(epochs)
-    else:
-        model = _trained(real, epochs, device, tick)
-        if path is not None:
-            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-            write_private(path, safetensors_save(tensors))
+    model = _trained(real, epochs, device, tick) if cache is None else _cached(real, epochs, device, tick, cache)
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return ScoreClassifier(model=model.eval().requires_grad_(False), device=device, epochs=epochs)
+
+
+def _cached(real: ImageSet, epochs: int, device: torch.device, tick: Callable[[int], None], cache: Path) -> nn.Module:
+    path = cache / f"is-{_key(real, epochs)}.safetensors"
+    with alone_in(cache):
+        model = _restored(Vgg11(real.spec, named_generator(0, "is/weights")), path)
+        if model is not None:
+            tick(epochs)
+            return model
+        model = _trained(real, epochs, device, tick)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        write_private(path, safetensors_save(tensors))
+        return model
 
 
 def _trained(real: ImageSet, epochs: int, device: torch.device, tick: Callable[[int], None]) -> nn.Module:

@@ -50,9 +50,9 @@ def _blocks(key: bytes, nonce: bytes, counter: int, num_blocks: int, device: tor
     """`num_blocks` consecutive blocks of 16 words each (RFC 8439, section 2.3)."""
     made = 1 << (num_blocks - 1).bit_length()  # the rest is thrown away: a kernel is compiled for each size
     words = struct.unpack("<16I", b"expand 32-byte k" + key + bytes(4) + nonce)
-    initial = torch.tensor(words).to(device, non_blocking=True)[:, None].repeat(1, made)  # no wait for the GPU
+    start = torch.tensor(words, pin_memory=device.type == "cuda").to(device, non_blocking=True)  # kept till it is read
+    state = initial = start[:, None].repeat(1, made)
     initial[12] = torch.arange(counter, counter + made, device=device)
-    state = initial
     for _ in range(10):
         state = _double_round(state)
     return ((state + initial) & _WORD)[:, :num_blocks].T.reshape(-1)
