@@ -1,6 +1,7 @@
 """Seconds of a whole fit on this machine, best of three, with a reference convolution timed in the same run.
 
 python benchmarks/speed.py --method dp-merf --dataset mnist --epsilon 1
+python benchmarks/speed.py --method gs-wgan --dataset mnist --epsilon 10 --set shards=100 jitter=handwriting
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ def main() -> None:
     parser.add_argument("--method", required=True)
     parser.add_argument("--dataset", required=True)
     parser.add_argument("--epsilon", type=float, required=True)
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the method")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     parser.add_argument("--commit", help="where there is no git checkout")
     options = parser.parse_args()
-    device = pick_device(options.device)
+    device, settings = pick_device(options.device), dict(pair.split("=", 1) for pair in options.set)
     images = veilset.load(options.dataset)
     reference, seconds = reference_convolution(device), []
     for seed in range(3):
@@ -81,6 +83,7 @@ def main() -> None:
                 seed=seed,
                 device=device,
                 out=Path(folder) / "run",
+                **settings,
             )
             seconds.append(time.perf_counter() - started)
             print(f"fit {seed}: {seconds[-1]:.1f} s", flush=True)
@@ -88,7 +91,10 @@ def main() -> None:
         options.results, method=options.method, dataset=options.dataset, accounting="proven",
         claim=model.claim.to_json(), epsilon_target=options.epsilon,
         protocol="best of three fits", metric="seconds/fit",
-        settings={"all_seconds": [round(s, 2) for s in seconds], "reference_convolution_seconds": round(reference, 3)},
+        settings={
+            **settings, "all_seconds": [round(s, 2) for s in seconds],
+            "reference_convolution_seconds": round(reference, 3),
+        },
         values=[min(seconds)], seeds=[0, 1, 2], seconds=sum(seconds), device=results.device_name(device),
         commit=options.commit,
     )  # fmt: skip
