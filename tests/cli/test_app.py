@@ -299,13 +299,14 @@ def test_a_plan_for_two_cores_on_a_machine_with_a_gpu_says_what_it_could_do(
 
 
 @pytest.mark.parametrize(("device", "hinted"), [("cuda", False), ("cpu", True)])
-def test_a_plan_that_takes_days_without_a_gpu_says_so(
+def test_a_plan_that_is_long_without_a_gpu_says_so(
     cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch, device: str, hinted: bool
 ) -> None:
     monkeypatch.setattr("veilset.api.pick_device", lambda _: torch.device(device))
-    _, _, err = cli("plan", photos, "--epsilon", "10", "--method", "psg", "--expected-batch", "8", "--runs", "50000")
-    assert " days on two CPU cores" in err
-    assert ("work for a GPU" in err) == hinted
+    command = ("plan", photos, "--method", "sketch", "--epsilon", "1")
+    assert "work for a GPU" not in cli(*command)[2]
+    monkeypatch.setattr("veilset.cli.plans.LONG_ON_A_CPU", 0)
+    assert ("work for a GPU" in cli(*command)[2]) == hinted
 
 
 def test_help_lists_every_command_in_the_order_of_use() -> None:
