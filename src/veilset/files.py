@@ -42,25 +42,29 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def only_one(lock: Path, what: str) -> Iterator[None]:
-    """Refuses a second holder of `lock`. The system lets go of it when the process ends, however it ends."""
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    """Refuses a second holder of `lock`."""
+    with _opened(lock) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunError(what, "another one that is not finished", "Wait for it, then try again.") from error
         yield
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
 def one_at_a_time(lock: Path) -> Iterator[None]:
     """Waits for another holder of `lock`."""
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with _opened(lock) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _opened(lock: Path) -> Iterator[int]:
+    """A lock is held as long as its file is open: the system lets go when the process ends, however it ends."""
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield handle
     finally:
         os.close(handle)
 

@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
 from veilset.errors import ConfigError, UnsupportedEvent
-from veilset.privacy.accounting import calibrate, price, renyi_epsilon, single_mu_square
+from veilset.privacy import accounting
+from veilset.privacy.accounting import Price, calibrate, price, renyi_epsilon, single_mu_square
 from veilset.privacy.bounds import Adjacency
-from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated, Schedule, ShardTouched
+from veilset.privacy.events import (
+    NOTHING,
+    Composed,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Repeated,
+    Schedule,
+    ShardTouched,
+    steps,
+)
 
 FEDERATED_DELTA = 1.15e-3
 THREE_DIGITS = 2e-3
@@ -104,6 +115,22 @@ def test_calibration_lands_on_the_private_side_and_close_to_it(
     noise = calibrate(lambda z: of_kind(kind, count, z, rate), epsilon, DELTA, adjacency)
     assert price(of_kind(kind, count, noise, rate), DELTA, adjacency).epsilon <= epsilon
     assert price(of_kind(kind, count, noise * 0.999, rate), DELTA, adjacency).epsilon > epsilon
+
+
+def test_calibration_of_many_large_samples_prices_nothing_far_below_the_noise_it_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def noted(event: Event, delta: float, adjacency: Adjacency) -> Price:
+        tried.extend(step.event.noise_multiplier for step in steps(event))  # type: ignore[attr-defined]
+        return price(event, delta, adjacency)
+
+    monkeypatch.setattr(accounting, "price", noted)
+    found = calibrate(lambda noise: sampled(5000, 0.5, noise), 1.0, DELTA, ADD)
+    # At noise 1 the losses of these releases add up to thousands, and their distribution fills gigabytes.
+    assert found > 100
+    assert min(tried) > found / 4
 
 
 @given(kind=kinds, count=st.integers(1, 12), noise=noises, rate=rates)

@@ -151,7 +151,7 @@ class GradientMatching:
     def _order(self, draws: torch.Generator) -> Tensor:
         if self.batch == len(self.labels):  # in one batch every order is the same
             return self._as_it_is
-        return torch.randperm(len(self.labels), generator=draws, device=draws.device)
+        return torch.randperm(len(self.labels), generator=draws, device=draws.device).to(self.labels.device)
 
     def _train_step(self, rows: Tensor) -> None:
         loss = self._fused_loss(self._shown[rows], self.labels[rows])

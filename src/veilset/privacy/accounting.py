@@ -223,7 +223,11 @@ def calibrate(event_for: Callable[[float], Event], epsilon: float, delta: float,
     def excess(multiplier: float) -> float:
         return price(event_for(multiplier), delta, adjacency).epsilon - epsilon
 
-    low, high = 0.5, 1.0
+    sampled = [(step, n) for step, n in counts.items() if isinstance(step, PoissonSampled)]
+    square = sum(n * step.rate**2 * single_mu_square(step.event) for step, n in sampled)
+    # Begun at the central limit: far below it losses spread so wide that pricing them could take all memory.
+    high = max(1.0, math.sqrt(square) / gaussian_mu(epsilon, delta))
+    low = high / 2
     while excess(high) > 0:
         low, high = high, high * 2
         if high > 1e7:

@@ -18,11 +18,7 @@ EPSILON_MAX = 1e6
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """delta(epsilon) of a mu-GDP Gaussian mechanism, exactly (Balle and Wang 2018, theorem 8)."""
-    if mu == 0:
-        return 0.0
-    gain = math.exp(log_ndtr(-epsilon / mu + mu / 2))
-    loss = math.exp(min(epsilon + log_ndtr(-epsilon / mu - mu / 2), 700.0))
-    return max(gain - loss, 0.0)
+    return float(gaussian_deltas(mu, epsilon)) if mu > 0 else 0.0
 
 
 def gaussian_deltas(mus: NDArray[np.float64] | float, epsilons: NDArray[np.float64] | float) -> NDArray[np.float64]:
