@@ -405,6 +405,63 @@ def test_a_folder_that_contains_budgeted_data_is_refused(data: Path) -> None:
         DatasetBudget.find(data.parent)
 
 
+def listed(name: str, *images: Path) -> Path:
+    """A manifest beside the data that lists `images`."""
+    manifest = images[0].parents[2] / name
+    rows = [f"{image.relative_to(manifest.parent).as_posix()},{image.parent.name}" for image in images]
+    manifest.write_text("\n".join(["path,label", *rows]))
+    return manifest
+
+
+def test_a_manifest_draws_on_the_budget_of_the_folder_it_lists(data: Path, tmp_path: Path) -> None:
+    budget = opened(data)
+    manifest = listed("data.csv", *sorted(data.glob("*/*.png")))
+    images = veilset.load(manifest)
+    execute(images, tiny_plan(images, "dp-merf", epsilon=2.0), tmp_path / "run")
+    assert charged(manifest) == charged(data) > 1.9
+    assert budget.status().runs_settled == 1
+
+
+def test_a_manifest_finds_the_budget_of_images_it_lists_through_a_link(data: Path, tmp_path: Path) -> None:
+    budget = opened(data)
+    image = next(data.glob("*/*.png"))
+    (tmp_path / "linked" / "a").mkdir(parents=True)
+    (tmp_path / "linked" / "a" / "1.png").symlink_to(image)
+    found = DatasetBudget.find(listed("links.csv", tmp_path / "linked" / "a" / "1.png"))
+    assert found is not None
+    assert found.identity == budget.identity
+
+
+@pytest.mark.parametrize("second", [True, False], ids=["two budgets", "one budget and none"])
+def test_a_manifest_of_images_without_one_common_budget_is_refused(data: Path, tmp_path: Path, second: bool) -> None:
+    write_folder(make_images(), tmp_path / "other")
+    opened(data)
+    if second:
+        opened(tmp_path / "other")
+    manifest = listed("both.csv", *data.glob("*/*.png"), *(tmp_path / "other").glob("*/*.png"))
+    with pytest.raises(ConfigError, match="one budget for all images"):
+        DatasetBudget.find(manifest)
+
+
+def test_a_manifest_is_given_no_budget_of_its_own(data: Path) -> None:
+    manifest = listed("data.csv", *data.glob("*/*.png"))
+    with pytest.raises(ConfigError, match="the folder of the images"):
+        opened(manifest)
+    assert DatasetBudget.find(manifest) is None
+
+
+def test_a_budget_that_a_manifest_was_given_once_still_counts(data: Path, tmp_path: Path) -> None:
+    manifest = listed("data.csv", *data.glob("*/*.png"))
+    (tmp_path / "elsewhere").mkdir()
+    opened(tmp_path / "elsewhere")
+    marker = tmp_path / "elsewhere" / ".veilset" / "dataset.json"
+    marker.rename(tmp_path / "data.csv.veilset.json")
+    assert DatasetBudget.find(manifest) is not None
+    opened(data)
+    with pytest.raises(ConfigError, match="several"):
+        DatasetBudget.find(manifest)
+
+
 def test_of_two_settlements_the_dearer_counts(data: Path) -> None:
     budget = opened(data)
     name = budget.reserve(costing(2.0), **RECORD_ADDED)

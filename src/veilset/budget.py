@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from veilset.data.manifest import folders_of, is_manifest
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.files import read_json, write_atomically
 from veilset.privacy.accounting import price
@@ -64,6 +65,10 @@ class DatasetBudget:
     def create(cls, data: Path, *, epsilon: float, delta: float, adjacency: Adjacency, unit: Unit) -> DatasetBudget:
         check_target(epsilon, delta)
         marker = _marker(data)
+        if is_manifest(data):  # the same images can be in other lists, and be read as a folder
+            raise ConfigError(
+                "the folder of the images", f"a list of them, {data}", "Give the folder a budget; its lists share it."
+            )
         if marker.exists():
             raise ConfigError("a data set without a budget", f"{marker} exists", "`veilset budget show` prints it.")
         identity = secrets.token_hex(16)
@@ -81,7 +86,8 @@ class DatasetBudget:
     def find(cls, data: Path) -> DatasetBudget | None:
         """The account that covers the images at `data`, or None if they have no budget.
 
-        A budget covers everything below its folder; a folder that merely contains budgeted data is refused.
+        A budget covers everything below its folder, also where a manifest lists it. A folder that merely contains
+        budgeted data is refused, and so is a manifest of images that do not all have the same budget.
         """
         marker = _covering_marker(data)
         if marker is None:
@@ -228,8 +234,10 @@ def _marker(data: Path) -> Path:
 
 
 def _covering_marker(data: Path) -> Path | None:
-    places = [_marker(data), *(parent / IN_FOLDER for parent in data.resolve().parents)]
-    found = next((place for place in places if place.is_file()), None)
+    own = _marker(data)
+    if is_manifest(data):
+        return _marker_of_listed(data, own)
+    found = _first_marker(own, data.resolve().parents)
     if found is None and data.is_dir():
         inner = next((place for depth in ("*", "*/*") for place in data.glob(f"{depth}/{IN_FOLDER}")), None)
         if inner is not None:
@@ -239,3 +247,22 @@ def _covering_marker(data: Path) -> Path | None:
                 "Fit that part, or give the whole folder the budget.",
             )
     return found
+
+
+def _marker_of_listed(manifest: Path, own: Path) -> Path | None:
+    """The one marker of all images in a list. Lists had budgets of their own once: such a one still counts."""
+    found = {_first_marker(folder / IN_FOLDER, folder.parents) for folder in folders_of(manifest)}
+    if own.is_file():
+        found = {own, *(found - {None})}
+    if len(found) > 1:
+        known = sorted(str(marker) for marker in found if marker is not None)
+        raise ConfigError(
+            f"one budget for all images that {manifest} lists",
+            f"{'several' if len(known) > 1 else 'one for a part of them'}: {', '.join(known[:3])}",
+            "List the images of one budget alone.",
+        )
+    return next(iter(found), None)
+
+
+def _first_marker(own: Path, parents: Iterable[Path]) -> Path | None:
+    return next((place for place in (own, *(parent / IN_FOLDER for parent in parents)) if place.is_file()), None)

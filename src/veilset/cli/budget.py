@@ -15,7 +15,7 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import shown
 
 app = typer.Typer(help="One budget per data set, over all runs.", no_args_is_help=True)
-DataSet = Annotated[Path, typer.Argument(help="The data set: a folder or a file.")]
+DataSet = Annotated[Path, typer.Argument(help="The data set: a folder, or an .npz file.")]
 
 
 @app.command("init")

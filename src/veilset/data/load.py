@@ -16,7 +16,7 @@ from veilset.data.folder import open_folder
 from veilset.data.idx import has_idx, open_idx
 from veilset.data.known import KNOWN, open_known
 from veilset.data.lazy import LazyImages
-from veilset.data.manifest import MANIFEST_SUFFIXES, open_manifest
+from veilset.data.manifest import is_manifest, open_manifest
 from veilset.data.npz import open_npz
 from veilset.data.options import Color, Fit, Progress, ReadOptions, Split
 from veilset.data.spec import ImageSet, ImageSpec, Source
@@ -176,7 +176,7 @@ def _opened_path(path: Path, options: ReadOptions) -> Collection:
         return open_idx(path, options)
     if is_file and path.suffix.lower() == ".npz":
         return open_npz(path, options)
-    if is_folder or (is_file and path.suffix.lower() in MANIFEST_SUFFIXES):
+    if is_folder or is_manifest(path):
         _refuse_columns(path, options)
         return open_folder(path, options) if is_folder else open_manifest(path, options)
     raise DataError(

@@ -26,6 +26,17 @@ _OPTIONAL = ("id", "user")
 Row = dict[str, str]
 
 
+def is_manifest(path: Path) -> bool:
+    return path.suffix.lower() in MANIFEST_SUFFIXES and path.is_file()
+
+
+def folders_of(path: Path) -> set[Path]:
+    """The folders where the images of a manifest lie, links followed."""
+    files = (_image_path(path, line, row["path"]) for line, row in _rows(path))
+    folders = {file.resolve().parent if file.is_symlink() else file.parent for file in files}
+    return {folder.resolve() for folder in folders}
+
+
 def open_manifest(path: Path, options: ReadOptions) -> FileCollection:
     """Lists the images a manifest names. Paths are relative to the manifest and must stay below its folder.
 
