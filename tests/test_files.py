@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from veilset.errors import RunError
-from veilset.files import read_json, require_empty, write_atomically
+from veilset.files import read_json, require_empty, require_new_file, write_atomically
 
 
 def test_a_write_replaces_the_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -89,3 +89,16 @@ def test_require_empty_refuses_what_lies_there_and_touches_nothing(tmp_path: Pat
     with pytest.raises(RunError):
         require_empty(tmp_path / "file" / "below")
     assert (tmp_path / "full" / ".hidden").read_text() == "x"
+
+
+def test_a_file_that_exists_or_cannot_be_made_is_refused_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("x")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("there", "dangling"):
+        with pytest.raises(RunError, match="exists"):
+            require_new_file(tmp_path / name)
+    for name in ("no/a", "there/a", "a" * 300):
+        with pytest.raises(RunError, match="to create"):
+            require_new_file(tmp_path / name)
+    require_new_file(tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -14,7 +14,7 @@ from veilset.artifact import write_release
 from veilset.budget import DatasetBudget
 from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
-from veilset.files import require_empty
+from veilset.files import require_empty, require_new_file, write_atomically
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, make_config
 from veilset.methods.plan import Plan
@@ -40,6 +40,19 @@ def reserve(plan: Plan, images_path: Path | None) -> Plan:
         return plan
     name = budget.reserve(Composed((plan.planned, plan.reserve)), adjacency=plan.facts.adjacency, unit=plan.facts.unit)
     return replace(plan, reservation=name)
+
+
+def write_plan(plan: Plan, images_path: Path | None, out: Path) -> Plan:
+    """Writes a plan with its cost reserved, for one run; what cannot be written reserves nothing."""
+    require_new_file(out)
+    reserved = reserve(plan, images_path)
+    try:
+        write_atomically(out, reserved.dumps())
+    except BaseException:  # an interrupt too: nobody has a plan to run
+        if images_path is not None and reserved is not plan:
+            _free(reserved, DatasetBudget.find(images_path))
+        raise
+    return reserved
 
 
 def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
@@ -176,6 +189,12 @@ def _run(
     _settle(plan, door.ledger, budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return goal.load(folder.path)
+
+
+def _free(plan: Plan, budget: DatasetBudget | None) -> None:
+    """Gives a reservation back. Nothing can be released with it any more: no run may begin with it."""
+    if budget is not None and plan.reservation is not None:
+        budget.settle(plan.reservation, NOTHING)
 
 
 def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> None:

@@ -114,6 +114,26 @@ def test_a_plan_that_is_written_reserves_and_its_fit_settles(cli: Cli, photos: P
     assert (after["runs_settled"], after["runs_unsettled"]) == (1, 0)
 
 
+def test_a_plan_that_cannot_be_written_reserves_nothing(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("budget", "init", photos, "--epsilon", "3")
+    words = ["plan", photos, "--method", "dp-merf", "--epsilon", "1", *TINY, "--out"]
+    (tmp_path / "plan.json").write_text("{}")
+    for out in (tmp_path / "plan.json", tmp_path / "nowhere" / "plan.json"):
+        code, _, err = cli(*words, out)
+        assert code == 2, err
+    assert (tmp_path / "plan.json").read_text() == "{}", "what is there is kept"
+    monkeypatch.setattr("veilset.run.write_atomically", full_disk)
+    assert cli(*words, tmp_path / "new.json")[0] == 2
+    status = json.loads(cli("budget", "show", photos)[1])
+    assert (status["epsilon_charged"], status["runs_unsettled"]) == (0.0, 0)
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_published_accounting_on_private_data_needs_the_named_override(cli: Cli, photos: Path, tmp_path: Path) -> None:
     words = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--accounting", "published", *TINY]
     code, _, err = cli(*words, "--out", tmp_path / "a")
@@ -233,10 +253,7 @@ def test_a_folder_that_is_no_run_gives_a_clear_error(cli: Cli, photos: Path, tmp
 def test_a_full_disk_is_an_error_not_a_traceback(
     cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("veilset.files.os.fsync", full)
+    monkeypatch.setattr("veilset.files.os.fsync", full_disk)
     code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "a", *TINY)
     assert code == 2
     assert "No space left" in err

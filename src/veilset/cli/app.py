@@ -54,7 +54,6 @@ from veilset.console import Show, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, inspect, write_folder, write_npz
 from veilset.errors import RunError, VeilsetError
-from veilset.files import write_atomically
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_method
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
@@ -143,8 +142,7 @@ def plan(
             f"budget        epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged before this run"
         )
     if out is not None:
-        made = run.reserve(made, data)
-        write_atomically(out, made.dumps())
+        made = run.write_plan(made, data, out)
         show.say(f"wrote {out}" + (", cost reserved in the data set's budget" if made.reservation else ""))
     result(made.public_summary())
 
