@@ -291,17 +291,22 @@ def test_fits_go_on_until_the_budget_is_used_up_and_then_nothing_is_written(data
     assert not any((tmp_path / "second").iterdir())
 
 
+@pytest.mark.parametrize(
+    "fault", [LedgerError("a disk", "none", "Buy one."), OSError("full"), KeyboardInterrupt()], ids=repr
+)
 def test_a_run_that_fails_before_its_ledger_is_open_costs_nothing(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
     opened(data)
     images, plan = loaded(data)
 
     def refuses(*_: object, **__: object) -> None:
-        raise LedgerError("a disk", "none", "Buy one.")
+        raise fault
 
+    with pytest.raises(type(fault)):
+        execute(images, plan, tmp_path / "prepared", prepare=refuses)
     monkeypatch.setattr(PrivacyLedger, "open_new", refuses)
-    with pytest.raises(LedgerError):
+    with pytest.raises(type(fault)):
         execute(images, plan, tmp_path / "run")
     assert charged(data) == 0.0
 

@@ -13,7 +13,7 @@ import torch
 from veilset.artifact import write_release
 from veilset.budget import DatasetBudget
 from veilset.data.spec import Images, Source
-from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
+from veilset.errors import ConfigError, PrivacyError, RunError
 from veilset.files import require_empty, require_new_file, write_atomically
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, make_config
@@ -50,9 +50,15 @@ def write_plan(plan: Plan, images_path: Path | None, out: Path) -> Plan:
         write_atomically(out, reserved.dumps())
     except BaseException:  # an interrupt too: nobody has a plan to run
         if images_path is not None and reserved is not plan:
-            _free(reserved, DatasetBudget.find(images_path))
+            free(reserved, DatasetBudget.find(images_path))
         raise
     return reserved
+
+
+def free(plan: Plan, budget: DatasetBudget | None) -> None:
+    """Gives a reservation back. Nothing can be released with it any more: no run may begin with it."""
+    if budget is not None and plan.reservation is not None:
+        budget.settle(plan.reservation, NOTHING)
 
 
 def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
@@ -111,9 +117,9 @@ def execute_for(
             folder.ledger_path, planned=plan.planned, reserve=plan.reserve, adjacency=plan.facts.adjacency,
             unit=plan.facts.unit, delta=plan.delta, not_private=not_private,
         )  # fmt: skip
-    except VeilsetError:
-        if budget is not None and plan.reservation is not None and not RunFolder(path).ledger_path.exists():
-            budget.settle(plan.reservation, NOTHING)  # no ledger, so nothing can ever be released from it
+    except BaseException:  # an interrupt or a full disk too
+        if not RunFolder(path).ledger_path.exists():  # no ledger, so nothing can ever be released from it
+            free(plan, budget)
         raise
     return _run(goal, images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
 
@@ -189,12 +195,6 @@ def _run(
     _settle(plan, door.ledger, budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return goal.load(folder.path)
-
-
-def _free(plan: Plan, budget: DatasetBudget | None) -> None:
-    """Gives a reservation back. Nothing can be released with it any more: no run may begin with it."""
-    if budget is not None and plan.reservation is not None:
-        budget.settle(plan.reservation, NOTHING)
 
 
 def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> None:

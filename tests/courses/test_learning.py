@@ -126,6 +126,38 @@ def test_a_task_that_stopped_before_its_ledger_begins_anew(tmp_path: Path, monke
     assert verify_course(path)["epsilon"] == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("where", ["run.PrivacyLedger.open_new", "run.free"], ids=["stopped", "killed outright"])
+def test_a_task_that_stopped_before_its_ledger_is_charged_once_though_it_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    images, budget = budgeted(tmp_path, 10.0)
+    course, path = some_course(images), tmp_path / "course"
+
+    def dies(*_: Any, **__: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("veilset.run.PrivacyLedger.open_new", dies)
+        patch.setattr(f"veilset.{where}", dies)  # a process that is killed frees nothing
+        with pytest.raises(Killed):
+            learn(images, course, path)
+    learn(images, course, path, resume=True)
+    assert budget.status().runs_unsettled == 0
+    assert 2.0 < budget.status().epsilon_charged < 4.0
+
+
+def test_a_course_whose_folder_cannot_be_written_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, budget = budgeted(tmp_path, 10.0)
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError("full")
+
+    monkeypatch.setattr("veilset.courses.folder.write_atomically", full)
+    with pytest.raises(OSError, match="full"):
+        learn(images, some_course(images), tmp_path / "course")
+    assert (budget.status().epsilon_charged, budget.status().runs_unsettled) == (0.0, 0)
+
+
 def test_a_task_that_lost_its_ledger_is_not_released_a_second_time(tmp_path: Path, noise_drawn: Counter[str]) -> None:
     images, course, path = some_images(), some_course(), tmp_path / "course"
     with pytest.raises(Killed):

@@ -29,7 +29,7 @@ class CourseFolder:
         folder = cls(path)
         folder.vault.mkdir(parents=True, mode=0o700)
         for number, plan in enumerate(plans, start=1):
-            write_atomically(folder._plan_path(number), plan.dumps(), mode=0o600)
+            folder.keep_plan(number, plan)
         write_atomically(folder.vault / COURSE, _dumps(course), mode=0o600)
         return folder
 
@@ -54,8 +54,11 @@ class CourseFolder:
         return RunFolder(self.path / "tasks" / str(number))
 
     def plan(self, number: int) -> Plan:
-        """As it was made, and its cost reserved, before the first task."""
+        """As it was made before the first task; its cost is reserved."""
         return Plan.load(self._plan_path(number))
+
+    def keep_plan(self, number: int, plan: Plan) -> None:
+        write_atomically(self._plan_path(number), plan.dumps(), mode=0o600)
 
     def log(self, **entry: Any) -> None:
         """One line of the owner's log."""

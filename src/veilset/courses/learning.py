@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,13 @@ from veilset.courses.folder import CourseFolder, check_new
 from veilset.courses.release import is_course, write_course_release
 from veilset.data.fingerprints import KEY_BYTES, fingerprints
 from veilset.data.spec import ImageSet
-from veilset.errors import VeilsetError
 from veilset.goals import ClassifierGoal, ModelGoal
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.partition import Partition
-from veilset.privacy.events import NOTHING
 from veilset.privacy.noise import NoiseSource
-from veilset.run import budget_of, check_allowed, execute_for, reserve, resume_for
+from veilset.run import budget_of, check_allowed, execute_for, free, reserve, resume_for
 from veilset.run_folder import RunFolder
 from veilset.scoring import Warn
 
@@ -68,23 +66,21 @@ def _begun(images: ImageSet, course: Course, path: Path) -> CourseFolder:
     for number, plan in enumerate(course.plans, start=1):
         check_allowed(plan, task_images(images, course, number), allow_published=False)
     check_new(path)
-    return CourseFolder.create(path, course, _reserved(images, course.plans))
-
-
-def _reserved(images: ImageSet, plans: Sequence[Plan]) -> Sequence[Plan]:
-    """The plans with their costs charged to the data set's budget, all of them or none."""
-    budget, data = budget_of(images.source), images.source.path
-    if budget is None or data is None:
-        return plans
-    done: list[Plan] = []
+    reserved: list[Plan] = []
     try:
-        for plan in plans:
-            done.append(reserve(plan, Path(data)))
-    except VeilsetError:
-        for plan in done:
-            budget.settle(str(plan.reservation), NOTHING)  # no run was begun with it
+        for plan in course.plans:
+            reserved.append(_reserved(images, plan))
+        return CourseFolder.create(path, course, reserved)
+    except BaseException:  # all of them or none, also after an interrupt: no run was begun with one
+        for plan in reserved:
+            free(plan, budget_of(images.source))
         raise
-    return done
+
+
+def _reserved(images: ImageSet, plan: Plan) -> Plan:
+    """The plan with its cost charged to the data set's budget, where there is one."""
+    data = images.source.path if budget_of(images.source) is not None else None
+    return reserve(plan, None if data is None else Path(data))
 
 
 def _learn_task(
@@ -103,6 +99,7 @@ def _learn_task(
         "progress": lambda message, done, total: progress(f"{doing}: {message}", done, total),
     }
     if _released_nothing(task):
+        _reserve_anew(images, folder, number)
         shutil.rmtree(task.path)
     begun = task.path.exists()
     if not course.classifies:
@@ -120,6 +117,14 @@ def _released_nothing(task: RunFolder) -> bool:
     """Whether a task was stopped before its ledger was opened; one that lost its ledger later is not begun anew."""
     used = task.ledger_path.is_file() or task.finished or any(task.vault.glob("checkpoints/*"))
     return task.path.exists() and not used
+
+
+def _reserve_anew(images: ImageSet, folder: CourseFolder, number: int) -> None:
+    """Another reservation for a task that used up its own and released nothing: each is good for one run."""
+    plan = folder.plan(number)
+    if plan.reservation is not None:
+        free(plan, budget_of(images.source))
+        folder.keep_plan(number, _reserved(images, replace(plan, reservation=None)))
 
 
 def task_images(images: ImageSet, course: Course, number: int) -> ImageSet:
