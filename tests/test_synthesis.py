@@ -184,3 +184,17 @@ def test_a_few_optimised_images_are_balanced_and_have_the_claim_beside_them(
         synthesize_images(made / "second", tmp_path / name, 2, options={"steps": 3})
     assert np.asarray(images.pixels).std() > 0
     assert torch.equal(images.labels.sort().values, images.labels)
+
+
+@pytest.mark.parametrize("name", ["few.npz", "few"])
+def test_images_that_could_not_be_written_are_not_optimised(
+    name: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("work before the check")
+
+    monkeypatch.setattr("veilset.synthesis.match_pixels", refuse)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine.txt").write_text("keep")
+    with pytest.raises(VeilsetError):
+        synthesize_images(made / "second", tmp_path / name, 2, options={"steps": 3})

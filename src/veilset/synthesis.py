@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from veilset.artifact import Privacy, privacy_bytes, write_release
-from veilset.data import write_folder, write_npz
+from veilset.data import check_writable, write_folder, write_npz
 from veilset.data.spec import ImageSet, to_bytes
 from veilset.engines.targets import targets_of
 from veilset.errors import ConfigError
@@ -96,6 +96,7 @@ def synthesize_images(
     claim_path = out.with_name(f"{out.name}.privacy.json")
     if claim_path.exists():
         raise ConfigError("a new name for images and claim", f"{claim_path} exists", "Choose another name.")
+    check_writable(out, archive=out.suffix == ".npz")
     targets = targets_of(
         sketch.rounds, sketch.weights, config.total_weight, sketch.facts.declared_size, torch.device(device)
     )

@@ -197,6 +197,19 @@ def test_samples_follow_a_declared_mix_and_npz_is_written(cli: Cli, photos: Path
     assert np.bincount(np.load(out)["y"]).tolist() == [6, 2]
 
 
+def test_samples_that_could_not_be_written_are_not_drawn(
+    cli: Cli, photos: Path, finished_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veilset.model.Model.sample", full_disk)
+    for words, expected in (
+        (["--out", photos], "new or empty"),
+        (["--format", "npz", "--out", tmp_path / "s"], "ends in .npz"),
+    ):
+        code, _, err = cli("sample", finished_runs["dp-merf"], *words)
+        assert code == 2
+        assert expected in err
+
+
 WRONG = {
     "unknown method": (["--method", "dp-mref", "--epsilon", "1"], "Did you mean 'dp-merf'?"),
     "no epsilon": (["--method", "dp-merf"], "has no default"),

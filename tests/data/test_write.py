@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from veilset.data import ImageSet, ImageSpec, load, write_folder, write_npz
-from veilset.errors import ConfigError, DataError
+from veilset.data import ImageSet, ImageSpec, check_writable, load, write_folder, write_npz
+from veilset.errors import ConfigError, DataError, VeilsetError
 
 from .helpers import small_images
 
@@ -98,3 +98,13 @@ def test_class_names_that_could_leave_the_folder_are_refused(name: str) -> None:
 def test_harmless_class_names_are_kept() -> None:
     names = ("T-shirt & top", "猫", "क्‍ष", "a..b", "0")
     assert ImageSpec(height=8, width=8, channels=1, class_names=names).class_names == names
+
+
+def test_what_could_not_be_written_is_known_before_there_are_images(tmp_path: Path) -> None:
+    (tmp_path / "used.npz").write_text("keep")
+    for name, archive in (("used.npz", True), ("a.zip", True), ("no/a.npz", True), ("used.npz", False), (".", False)):
+        with pytest.raises(VeilsetError):
+            check_writable(tmp_path / name, archive=archive)
+    check_writable(tmp_path / "new.npz", archive=True)
+    check_writable(tmp_path / "new" / "folder", archive=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["used.npz"]

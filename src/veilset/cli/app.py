@@ -52,7 +52,7 @@ from veilset.cli.plans import describe, resumable
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
-from veilset.data import KNOWN_NAMES, inspect, write_folder, write_npz
+from veilset.data import KNOWN_NAMES, check_writable, inspect, write_folder, write_npz
 from veilset.errors import RunError, VeilsetError
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_method
 from veilset.methods.plan import Plan
@@ -206,6 +206,7 @@ def sample(
     quiet: Quiet = False,
 ) -> None:
     """Draw synthetic images. Costs no privacy, however often."""
+    check_writable(out, archive=format == "npz")
     with Show(quiet) as show:
         model = from_pretrained(source)
         shares = parse_mix(mix)

@@ -10,6 +10,16 @@ from veilset.data.fitting import array_to_image
 from veilset.data.options import Progress
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, DataError
+from veilset.files import require_new_file
+
+
+def check_writable(out: Path, *, archive: bool) -> None:
+    """Refuses what `write_npz` (an archive) or `write_folder` would refuse, before there are images to write."""
+    if archive:
+        _check_suffix(out)
+        require_new_file(out)
+    else:
+        _check_empty(out)
 
 
 def write_folder(images: ImageSet, out: Path | str, progress: Progress | None = None) -> None:
@@ -52,8 +62,7 @@ def _write_images(images: ImageSet, folders: list[Path], progress: Progress | No
 def write_npz(images: ImageSet, path: Path | str) -> None:
     """Writes arrays x (N, H, W or N, H, W, 3), y and class_names. Null records are left out; no file is overwritten."""
     path = Path(path)
-    if path.suffix != ".npz":
-        raise ConfigError("a file name that ends in .npz", f"{path.name}", f"For example {path.stem}.npz.")
+    _check_suffix(path)
     valid = images.valid.cpu().numpy()
     pixels = images.pixels.cpu().numpy()[valid]
     x = pixels[:, 0] if images.spec.channels == 1 else pixels.transpose(0, 2, 3, 1)
@@ -63,6 +72,11 @@ def write_npz(images: ImageSet, path: Path | str) -> None:
             np.savez_compressed(file, x=x, y=images.labels.cpu().numpy()[valid], class_names=names)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix != ".npz":
+        raise ConfigError("a file name that ends in .npz", f"{path.name}", f"For example {path.stem}.npz.")
 
 
 def _unwritable(path: Path, error: OSError) -> DataError:
