@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from contract.cases import METHODS, tiny_plan
 from data.helpers import class_folder, write_image
@@ -19,6 +21,7 @@ from veilset.errors import DataError
 from veilset.methods.base import get_method
 from veilset.privacy.noise import SeededNoise
 from veilset.run import execute, resume
+from veilset.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -71,6 +74,29 @@ def test_a_method_that_needs_all_images_at_once_gets_them_in_memory(
     monkeypatch.setattr(type(method), "streams", False)
     execute(on_disk(photos), plan, tmp_path / "whole")
     assert given == ["LazyImages", "ImageSet"]
+
+
+@pytest.mark.parametrize("kind", ["manifest", "npz"])
+def test_people_are_recognised_later_whether_images_are_in_memory_or_on_disk(
+    photos: Path, tmp_path: Path, kind: str
+) -> None:
+    images = veilset.load(photos)
+    users = [f"person {row // 2}" for row in range(len(images))]
+    if kind == "manifest":
+        source = tmp_path / "list.csv"
+        rows = [
+            f"photos/{name},{name.split('/')[0]},{user}" for name, user in zip(images.ids or (), users, strict=True)
+        ]
+        source.write_text("\n".join(["path,label,user", *rows]))
+    else:
+        source = tmp_path / "photos.npz"
+        np.savez(source, x=images.pixels[:, 0], y=images.labels, user=users)
+    disk = on_disk(source)
+    assert list(disk.user_names() or ()) == users
+    execute(disk, tiny_plan(disk, "dp-merf", unit="user", images_per_user=2), tmp_path / "run")
+    run, memory = RunFolder.open(tmp_path / "run"), veilset.load(source)
+    assert run.count_training_users(memory) == len(set(users))
+    assert run.count_training_users(replace(memory, users=("stranger",) * len(users))) == 0
 
 
 def test_a_folder_that_changes_between_two_rounds_stops_the_run_before_noise_is_drawn(

@@ -167,7 +167,7 @@ class RunFolder:
             key = NoiseSource().key_bytes(KEY_BYTES)
             hashes = fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
             write_atomically(path, b"".join([key, hashes.data]), mode=0o600)
-        users = images.users if isinstance(images, ImageSet) else None  # on disk they are numbered, names are not kept
+        users = images.user_names()
         if users is not None and not (self.vault / USER_FINGERPRINTS).is_file():
             key = NoiseSource().key_bytes(KEY_BYTES)
             people = key + user_fingerprints(users, key).tobytes()

@@ -44,10 +44,16 @@ def _check_disjoint(folder: RunFolder, test: ImageSet, unit: Unit) -> None:
     if unit is Unit.USER:
         shared["training users"] = folder.count_training_users(test)
     for what, number in shared.items():
-        if number != 0:
+        if number is None:
+            raise PrivacyError(
+                f"a run that can tell its {what} from others",
+                f"a run without hashes of its {what}",
+                "Nothing was released; a cost reserved with the fit stays charged. Fit again: fits keep hashes now.",
+            )
+        if number:
             raise PrivacyError(
                 "test images of people the model was not fitted on",
-                f"a run without hashes of its {what}" if number is None else f"{number:,} {what} in it",
+                f"{number:,} {what} in it",
                 "Such a person would lose privacy twice: take their images out of the test set or, better, separate "
                 "the sets by person before a fit. Nothing was released; a cost reserved with the fit stays charged.",
             )

@@ -87,15 +87,18 @@ class ArrayCollection:
             read_batches=partial(_batches, chunks, target, labels.to(torch.int32)),
             read_all=self.read,
             users=self._user_numbers(chunks),
+            read_users=partial(self._users, chunks),
             check_unchanged=chunks.check_unchanged,
             source=self.options.source,
         )
 
-    def _user_numbers(self, chunks: Chunks) -> np.ndarray | None:
+    def _users(self, chunks: Chunks) -> Iterable[str] | None:
         if self.options.users is not None or chunks.users is None:
-            users: Iterable[str] | None = text_column(self.options.users, "users")
-        else:
-            users = (user for part in chunks.users(_CHUNK) for user in text_column(part, "users") or ())
+            return text_column(self.options.users, "users")
+        return (user for part in chunks.users(_CHUNK) for user in text_column(part, "users") or ())
+
+    def _user_numbers(self, chunks: Chunks) -> np.ndarray | None:
+        users = self._users(chunks)
         numbers = None if users is None else number_users(users)
         check_lengths(len(self), (("users", numbers),))
         return numbers

@@ -64,12 +64,13 @@ class FileCollection:
         if not valid.any():
             raise self._nothing_decodes()
         self._note_repeated_ids()
+        users = self._users()
         return ImageSet(
             spec=spec,
             pixels=pixels,
             labels=labels,
             ids=tuple(entry.id for entry in self.entries),
-            users=tuple(entry.user or "" for entry in self.entries) if self.has_users else None,
+            users=None if users is None else tuple(users),
             valid=valid,
             source=self.options.source,
             warnings=self.notes.texts,
@@ -87,12 +88,14 @@ class FileCollection:
             raise changed(f"{self.options.source.path}")
         spec = self.spec()
         self._note_repeated_ids()
+        users = self._users()
         return LazyImages(
             spec=spec,
             records=len(self),
             read_batches=self._batches,
             read_all=self.read,
-            users=number_users(entry.user for entry in self.entries) if self.has_users else None,
+            users=None if users is None else number_users(users),
+            read_users=self._users,
             check_unchanged=check_unchanged,
             source=self.options.source,
             notes=self.notes,
@@ -105,6 +108,9 @@ class FileCollection:
         if target is None:
             raise self._nothing_decodes()
         return target
+
+    def _users(self) -> Iterator[str] | None:
+        return (entry.user or "" for entry in self.entries) if self.has_users else None
 
     def _headers(self) -> Iterator[tuple[str, Header]]:
         done = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +46,8 @@ class LazyImages:
     """Reads all records anew, from the first, in batches of a given size."""
     read_all: Callable[[], ImageSet]
     users: np.ndarray | None = None
+    read_users: Callable[[], Iterable[str] | None] = lambda: None
+    """Reads the name of every record's user anew; only their numbers are kept. None without a user column."""
     check_unchanged: Callable[[], None] = lambda: None
     """Raises DataError if the files are no longer those that were opened."""
     source: Source = field(default_factory=Source)
@@ -65,6 +67,9 @@ class LazyImages:
 
     def user_numbers(self) -> np.ndarray | None:
         return self.users
+
+    def user_names(self) -> Iterable[str] | None:
+        return self.read_users()
 
     def in_memory(self) -> ImageSet:
         images = self.read_all()

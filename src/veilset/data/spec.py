@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from unicodedata import category
@@ -127,6 +127,9 @@ class Images(Protocol):
     def user_numbers(self) -> np.ndarray | None:
         """The user of every record as a number, or None without a user column."""
 
+    def user_names(self) -> Iterable[str] | None:
+        """The same by name."""
+
     def in_memory(self) -> ImageSet:
         """All records at once, for methods that need more than passes."""
 
@@ -199,6 +202,9 @@ class ImageSet:
     def user_numbers(self) -> np.ndarray | None:
         """The user of every record as a number, or None without a user column."""
         return None if self.users is None else number_users(self.users)
+
+    def user_names(self) -> tuple[str, ...] | None:
+        return self.users
 
     def in_memory(self) -> ImageSet:
         return self
