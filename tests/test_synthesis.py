@@ -162,6 +162,17 @@ def test_networks_for_a_further_round_are_never_written_over_a_file(made: Path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_model_from_a_sketch_knows_how_its_images_were_read(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
+    source = copy_of("first")
+    note = source / "vault" / "images.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "fit": "crop"}))
+    synthesize(source, tmp_path / "model", options=OPEN)
+    assert RunFolder(tmp_path / "model").fit == "crop", "test images are to be read in the same way"
+    shutil.rmtree(source / "vault")
+    synthesize(source, tmp_path / "elsewhere", options=OPEN)
+    assert RunFolder(tmp_path / "elsewhere").fit is None
+
+
 def test_measuring_continues_from_a_fit_too(finished_runs: dict[str, Path], tmp_path: Path) -> None:
     source = finished_runs["sketch"]
     synthesize(source, tmp_path / "run", options=OPEN, features_out=tmp_path / "nets")

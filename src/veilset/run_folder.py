@@ -67,7 +67,7 @@ class RunFolder:
         folder = cls(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
-        for name in (FINGERPRINTS, USER_FINGERPRINTS):
+        for name in (IMAGES, FINGERPRINTS, USER_FINGERPRINTS):
             if (source.vault / name).is_file():
                 write_atomically(folder.vault / name, (source.vault / name).read_bytes(), mode=0o600)
         write_atomically(folder.vault / RELEASED, hashlib.sha256(released).hexdigest().encode())
