@@ -181,6 +181,26 @@ def test_an_interrupted_fit_says_how_to_continue_and_continues(
     assert json.loads(out)["claim"]["epsilon"] == pytest.approx(1.0)
 
 
+def test_an_interrupt_before_there_is_a_run_does_not_promise_that_it_can_be_resumed(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("veilset.cli.app.open_images", interrupt)
+    code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "a")
+    assert code == 130
+    assert "--resume" not in err
+    assert "Nothing was released" in err
+
+
+def test_declared_class_names_may_have_spaces_around_them(cli: Cli, photos: Path) -> None:
+    words = ["plan", photos, "--method", "dp-merf", "--epsilon", "1", "--class-names", "dog, cat"]
+    code, _, err = cli(*words)
+    assert code == 0, err
+    assert "class names: dog, cat" in err
+
+
 def test_more_samples_than_a_set_has_images_are_a_warning(
     cli: Cli, finished_runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -348,6 +368,13 @@ def test_a_method_shows_its_presets(cli: Cli) -> None:
     _, out, err = cli("methods", "psg")
     assert "--preset small" in err
     assert json.loads(out)["presets"]["small"]["runs"] == 40
+
+
+def test_the_classifier_of_courses_shows_its_options_though_it_makes_no_images(cli: Cli) -> None:
+    code, out, err = cli("methods", "dp-sgd")
+    assert code == 0, err
+    assert "learning_rate" in json.loads(out)["options"]
+    assert "dp-sgd" not in json.loads(cli("methods")[1])["methods"]
 
 
 def test_hints_of_the_accountants_library_are_not_shown(

@@ -54,7 +54,7 @@ from veilset.console import Show, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, check_writable, inspect, write_folder, write_npz
 from veilset.errors import RunError, VeilsetError
-from veilset.methods.base import DEFAULT_METHOD, all_methods, get_method
+from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
@@ -98,8 +98,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="Show the options of
             show.say(f"{key:12} {method.summary} ({method.paper})")
         result({"methods": list(all_methods())})
         return
-    method = get_method(name)
-    config, presets = method.Config(), getattr(method, "presets", {})
+    mechanism = get_mechanism(name)
+    config, presets = mechanism.Config(), getattr(mechanism, "presets", {})
     options = {field.name: getattr(config, field.name) for field in fields(config)}
     for key, value in options.items():
         show.say(f"--{key.replace('_', '-'):20} default {value}")
@@ -173,7 +173,7 @@ def fit(
     stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
     if stored is not None:
         check_agrees(stored, context)
-    with Show(quiet) as show, resumable():
+    with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             source, show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
             strict=strict, benchmark=benchmark,

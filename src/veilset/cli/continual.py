@@ -30,6 +30,7 @@ from veilset.cli.options import (
 from veilset.cli.plans import resumable
 from veilset.console import Show, duration, result
 from veilset.courses.course import SPLITS, Course, course_for
+from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges
 from veilset.data import KNOWN_NAMES
@@ -75,7 +76,7 @@ def continual(
     """
     judges = Judges(classifier=classifier, seeds=tuple(range(seeds)), samples_per_class=samples_per_class)
     reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "strict": strict, "benchmark": benchmark}
-    with Show(quiet) as show, resumable():
+    with Show(quiet) as show, resumable(CourseFolder(out).note):
         images = read_images(source, show, split="train", class_names=parse_names(class_names), **reading)
         course = course_for(
             images, method=method, epsilon=epsilon, tasks=_tasks(tasks), declared_sizes=_sizes(declared_sizes),

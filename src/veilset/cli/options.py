@@ -89,7 +89,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    return None if text is None else text.split(",")
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def parse_mix(text: str | None) -> dict[str, float] | None:

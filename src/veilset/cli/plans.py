@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import typer
 
@@ -44,10 +45,12 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
 
 
 @contextlib.contextmanager
-def resumable() -> Iterator[None]:
-    """Ctrl-C leaves a folder that can be continued, and says so."""
+def resumable(needed: Path) -> Iterator[None]:
+    """Ctrl-C leaves a folder that can be continued if the file `needed` for it is there, and says which it is."""
     try:
         yield
     except KeyboardInterrupt:
-        show_error(RunError("to finish", "an interrupt", "Run the same command with --resume to continue."))
+        anew = "Nothing was released. Run it again, with another --out if something lies there already."
+        todo = "Run the same command with --resume to continue." if needed.is_file() else anew
+        show_error(RunError("to finish", "an interrupt", todo))
         raise typer.Exit(130) from None

@@ -75,7 +75,7 @@ def sketch(
     if stored is not None:
         check_agrees(stored, context, options)
     goal = SketchGoal() if resume else _goal(after, features)
-    with Show(quiet) as show, resumable():
+    with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             plain[0], show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
             strict=strict, benchmark=benchmark,
@@ -108,7 +108,7 @@ def synthesize(
         raise ConfigError("--per-class or --features-out", "both", "Networks are trained on images of a model.")
     if per_class is not None and resume:
         raise ConfigError("--per-class or --resume", "both", "A few images are optimised in one go: start again.")
-    with Show(quiet) as show, nullcontext() if per_class is not None else resumable():
+    with Show(quiet) as show, nullcontext() if per_class is not None else resumable(RunFolder(out).plan_path):
         common: dict[str, Any] = {"options": options, "seed": seed, "progress": show.progress}
         common["device"] = api.pick_device(device)
         if per_class is None:

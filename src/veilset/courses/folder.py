@@ -22,6 +22,7 @@ class CourseFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.release, self.vault = path, path / "release", path / "vault"
+        self.note = self.vault / COURSE
 
     @classmethod
     def create(cls, path: Path, course: Course, plans: Sequence[Plan]) -> CourseFolder:
@@ -30,17 +31,17 @@ class CourseFolder:
         folder.vault.mkdir(parents=True, mode=0o700)
         for number, plan in enumerate(plans, start=1):
             folder.keep_plan(number, plan)
-        write_atomically(folder.vault / COURSE, _dumps(course), mode=0o600)
+        write_atomically(folder.note, _dumps(course), mode=0o600)
         return folder
 
     @classmethod
     def reopen(cls, path: Path, course: Course) -> CourseFolder:
         """The folder of a course that was begun before, and with the same settings."""
         folder = cls(path)
-        if not (folder.vault / COURSE).is_file():
+        if not folder.note.is_file():
             raise RunError(f"a course at {path}", "no vault/course.json in it", "Start it without --resume.")
-        if (folder.vault / COURSE).read_bytes() != _dumps(course):
-            begun = read_json(folder.vault / COURSE, "a course")
+        if folder.note.read_bytes() != _dumps(course):
+            begun = read_json(folder.note, "a course")
             wanted = json.loads(_dumps(course))
             others = [name for name in wanted if wanted[name] != begun.get(name)]
             raise RunError(
@@ -71,7 +72,7 @@ class CourseFolder:
 
 def check_new(path: Path) -> None:
     """Raises: RunError where something lies already."""
-    if (path / "vault" / COURSE).is_file():
+    if CourseFolder(path).note.is_file():
         raise RunError("a new or empty folder", f"a course in {path}", "Continue it with --resume, or choose another.")
     require_empty(path)
 
