@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import veilset
 from veilset.artifact import MANIFEST, update_manifest
 from veilset.card import model_card
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ArtifactError, ConfigError, LedgerError, PrivacyError, RunError, VeilsetError
+from veilset.errors import ArtifactError, ConfigError, LedgerError, MissingExtra, PrivacyError, RunError, VeilsetError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import Claim
 from veilset.privacy.noise import NoiseSource
@@ -78,6 +79,18 @@ def test_published_accounting_is_for_benchmarks_or_knowing_owners() -> None:
         check_allowed(plan, private, allow_published=False)
     check_allowed(plan, private, allow_published=True)
     check_allowed(plan, public, allow_published=False)
+
+
+@pytest.mark.parametrize("method", ["psg", "ndpdc", "dpaf"])
+def test_a_fit_whose_claim_could_not_be_priced_stops_before_anything_is_written(
+    images: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    made = tiny_plan(images, method)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)  # makes every import of it fail
+    with pytest.raises(MissingExtra, match="dp-accounting"):
+        execute(images, made, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    execute(images, tiny_plan(images, "dp-merf"), tmp_path / "exact")
 
 
 def test_a_benchmark_whose_name_reads_like_a_claim_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model
+from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import shown
-from veilset.privacy.events import NOTHING, Composed
+from veilset.privacy.events import NOTHING, Composed, steps
 from veilset.privacy.ledger import LedgerRecord, PrivacyLedger
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
@@ -62,11 +63,14 @@ def free(plan: Plan, budget: DatasetBudget | None) -> None:
 
 
 def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
-    """Stops before anything is written: wrong images for the plan, or a published epsilon on private data."""
+    """Stops before anything is written: wrong images for the plan, a claim that could not be priced at the end, or a
+    published epsilon on private data."""
     if plan.facts.spec != images.spec:
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
     if plan.facts.unit is Unit.USER and images.user_numbers() is None:
         raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
+    if plan.not_private is None:  # one release of each kind: a package that its price needs and lacks is known now
+        price(Composed(tuple(steps(plan.planned))), plan.delta, plan.facts.adjacency)
     budget_of(images.source)  # refuses a benchmark that has a budget
     benchmark_stamps(images.source.benchmark)  # refuses a name that would read like a claim
     if plan.accounting == "published" and images.source.benchmark is None and not allow_published:
