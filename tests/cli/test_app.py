@@ -181,6 +181,21 @@ def test_an_interrupted_fit_says_how_to_continue_and_continues(
     assert json.loads(out)["claim"]["epsilon"] == pytest.approx(1.0)
 
 
+def test_a_resumed_fit_reads_its_images_as_it_did_at_first(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    Image.new("RGB", (20, 11)).save(photos / "cat" / "other.png")
+    words = ["--method", "dp-merf", "--epsilon", "1", "--size", "9x10", "--fit", "crop", "--color", "grey", *TINY]
+    with monkeypatch.context() as patch:
+        patch.setattr("veilset.methods.dp_merf.matching_loss", interrupt)
+        assert cli("fit", photos, "--out", tmp_path / "a", *words)[0] == 130
+    code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume")
+    assert code == 0, err
+
+
 def test_an_interrupt_before_there_is_a_run_does_not_promise_that_it_can_be_resumed(
     cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

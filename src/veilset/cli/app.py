@@ -48,7 +48,7 @@ from veilset.cli.options import (
     parse_names,
     parse_size,
 )  # fmt: skip
-from veilset.cli.plans import describe, resumable
+from veilset.cli.plans import describe, reading, resumable
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
@@ -175,8 +175,8 @@ def fit(
         check_agrees(stored, context)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
-            source, show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
-            strict=strict, benchmark=benchmark,
+            source, show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,
+            **reading(out, stored, resume=resume, size=size, fit=fit, color=color),
         )  # fmt: skip
         common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
         common["allow_published"] = allow_published_accounting

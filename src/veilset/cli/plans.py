@@ -13,6 +13,7 @@ from veilset.console import Show, duration, show_error
 from veilset.errors import RunError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import shown
+from veilset.run_folder import RunFolder
 
 LONG_ON_A_CPU = 86_400
 """Seconds on two cores beyond which a plan is not for them."""
@@ -42,6 +43,16 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
         show.say(f"hint          work for a GPU; for smaller settings see: veilset methods {made.method}")
     for warning in made.warnings:
         show.warn(warning)
+
+
+def reading(out: Path, stored: Plan | None, *, resume: bool, **typed: str | None) -> dict[str, str | None]:
+    """Size, fit and colour that images are read with: as typed or, where a run is resumed, as at its start."""
+    if stored is None or not resume:
+        return typed
+    spec = stored.facts.spec
+    before = {"size": f"{spec.height}x{spec.width}", "fit": RunFolder(out).fit}
+    before["color"] = "grey" if spec.channels == 1 else "rgb"
+    return {name: value or before[name] for name, value in typed.items()}
 
 
 @contextlib.contextmanager

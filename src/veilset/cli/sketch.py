@@ -33,7 +33,7 @@ from veilset.cli.options import (
     split_words,
     typed,
 )
-from veilset.cli.plans import describe, resumable
+from veilset.cli.plans import describe, reading, resumable
 from veilset.console import Show, result
 from veilset.data import Images
 from veilset.errors import ConfigError
@@ -77,8 +77,8 @@ def sketch(
     goal = SketchGoal() if resume else _goal(after, features)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
-            plain[0], show, size=size, class_names=parse_names(class_names), fit=fit, color=color, split=split,
-            strict=strict, benchmark=benchmark,
+            plain[0], show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,
+            **reading(out, stored, resume=resume, size=size, fit=fit, color=color),
         )  # fmt: skip
         common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
         if resume:
