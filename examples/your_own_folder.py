@@ -1,4 +1,4 @@
-"""Your own images: a folder with one sub-folder per class, a budget, a model, and synthetic images back as a folder.
+"""Your own images: a folder with one sub-folder per class, a model, and synthetic images back as a folder.
 
 python examples/your_own_folder.py photos/ --size 32 --epsilon 3
 """

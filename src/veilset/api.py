@@ -1,4 +1,4 @@
-"""The Python interface: `plan` and `fit` on images in memory, one to one with the command line."""
+"""The Python interface: `plan`, `fit` and `continual` as functions, with the options of the command line."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Show what would be spent and why, before any pixel is read.
 
-    With --out the plan is written for `veilset fit --plan`, which then needs no accountant.
+    With --out the plan is written for `veilset fit --plan`, which calibrates nothing any more.
     """
     show = Show(quiet)
     spec, suggested = inspect(
