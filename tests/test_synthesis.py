@@ -168,6 +168,8 @@ def test_a_model_from_a_sketch_knows_how_its_images_were_read(copy_of: Callable[
     note.write_text(json.dumps({**json.loads(note.read_text()), "fit": "crop"}))
     synthesize(source, tmp_path / "model", options=OPEN)
     assert RunFolder(tmp_path / "model").fit == "crop", "test images are to be read in the same way"
+    with pytest.raises(RunError, match="released values"):
+        resume(make_images(), tmp_path / "model")
     shutil.rmtree(source / "vault")
     synthesize(source, tmp_path / "elsewhere", options=OPEN)
     assert RunFolder(tmp_path / "elsewhere").fit is None

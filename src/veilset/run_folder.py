@@ -34,6 +34,8 @@ USER_FINGERPRINTS = "training-users.hashes"
 HISTORY = "history.jsonl"
 RELEASED = "released.sha256"
 """Of the file that work on released values started from."""
+RELEASED_VALUES = "released values alone, by `veilset synthesize --resume`"
+"""In place of images, where a run works without any."""
 KIND = "kind.json"
 """What the run makes, where that is not a model."""
 
@@ -67,9 +69,12 @@ class RunFolder:
         folder = cls(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
-        for name in (IMAGES, FINGERPRINTS, USER_FINGERPRINTS):
+        for name in (FINGERPRINTS, USER_FINGERPRINTS):
             if (source.vault / name).is_file():
                 write_atomically(folder.vault / name, (source.vault / name).read_bytes(), mode=0o600)
+        if source.fit is not None:
+            note = json.dumps({"images": RELEASED_VALUES, "fit": source.fit}).encode()
+            write_atomically(folder.vault / IMAGES, note, mode=0o600)
         write_atomically(folder.vault / RELEASED, hashlib.sha256(released).hexdigest().encode())
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
