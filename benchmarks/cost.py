@@ -90,8 +90,9 @@ def step_seconds(case: Case, bank: Measurement, config: Any, device: torch.devic
         Target(part, torch.zeros(case.classes, part.count, part.length, device=device), share)
         for part, share in bank.parts
     ]
+    groups, each = config.groups_of_a_step(case.classes, kinds=1)
     effort = Effort(
-        steps=STEPS, images_per_class=config.images_per_class, networks_per_step=config.networks_per_step,
+        steps=STEPS, networks_per_step=config.networks_per_step, groups_per_step=groups, images_per_group=each,
         learning_rate=config.learning_rate, checkpoint_every=STEPS,
     )  # fmt: skip
     streams = Streams(draws=named_generator(0, "cost", device), order=named_generator(0, "order"))

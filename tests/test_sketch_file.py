@@ -13,7 +13,8 @@ from safetensors.torch import load, save
 from veilset.data.spec import ImageSpec
 from veilset.errors import ArtifactError, ConfigError
 from veilset.nets.feature_bank import FeatureBank
-from veilset.nets.measurement import Measurement
+from veilset.nets.kinds import Kinds
+from veilset.nets.measurement import PROTOTYPES, Measurement
 from veilset.nets.mixed_features import MixedBank
 from veilset.nets.tone_bank import ToneBank
 from veilset.randomness import named_generator
@@ -29,18 +30,19 @@ from veilset.sketch_file import (
 )
 
 SPEC = ImageSpec(height=16, width=16, channels=1, class_names=("a", "b"))
-LAYOUT = Layout(networks=2, width=3, network_seed=5, total_weight=0.2, tone_share=0.1, later=((3, 4),))
+LAYOUT = Layout(networks=2, width=3, network_seed=5, total_weight=0.2, tone_share=0.1, later=((3, 4, 2),))
 TONES = 7 * 7 * 25
 FIRST, SECOND = (f"networks.networks.weight_{block}" for block in range(2))
 
 
 def networks(count: int = 3, width: int = 4) -> Measurement:
     bank = MixedBank(FeatureBank.draw(SPEC, count, width, named_generator(0, "test")))
-    return Measurement(bank, ToneBank(1), 0.1)
+    prototypes = torch.randint(-99, 99, (2, 2, count * 9 * width + TONES), generator=named_generator(0, "prototypes"))
+    return Measurement(bank, ToneBank(1), 0.1, Kinds(prototypes))
 
 
 def some_rounds() -> list[Round]:
-    first, second = torch.randn(2, 54 + TONES + 1), torch.randn(2, 108 + TONES)
+    first, second = torch.randn(2, 54 + TONES + 1), torch.randn(4, 108 + TONES + 1)
     return [Round(LAYOUT.random_bank(SPEC), first), Round(networks(), second)]
 
 
@@ -65,7 +67,7 @@ def test_the_first_round_is_its_sums_alone_because_its_networks_follow_from_the_
     names = set(LAYOUT.expected(SPEC))
     assert {name for name in names if name.startswith("round.0")} == {"round.0.sums"}
     assert {name.removeprefix("round.1.") for name in names - {"round.0.sums"}} == {
-        "sums", FIRST, SECOND, "networks.networks.centre", "networks.centre",
+        "sums", FIRST, SECOND, "networks.networks.centre", "networks.centre", PROTOTYPES,
     }  # fmt: skip
 
 
@@ -85,8 +87,8 @@ def test_the_gate_writes_exactly_the_tensors_of_the_layout(change: str) -> None:
 def test_a_layout_survives_json_and_odd_ones_are_refused() -> None:
     assert Layout.from_json(json.loads(json.dumps(LAYOUT.to_json()))) == LAYOUT
     for changes in ({"networks": 0}, {"width": 225}, {"width": True}, {"networks": 2.0}, {"total_weight": 0},
-                    {"tone_share": 1.0}, {"later": [[1, 2]] * 10}, {"later": [[1]]},
-                    {"later": [[1, 2, 3]]}):  # fmt: skip
+                    {"tone_share": 1.0}, {"later": [[1, 2, 1]] * 10}, {"later": [[1]]},
+                    {"later": [[1, 2]]}, {"later": [[1, 2, 0]]}):  # fmt: skip
         with pytest.raises((ConfigError, TypeError, ValueError)):
             Layout.from_json({**LAYOUT.to_json(), **changes})
 
@@ -108,6 +110,8 @@ def hostile() -> dict[str, dict[str, torch.Tensor]]:
         "another name": {**good, "critic": torch.zeros(1)},
         "no centre": {name: tensor for name, tensor in good.items() if name != "networks.centre"},
         "a block too many": {**good, "networks.networks.weight_2": good[SECOND].clone()},
+        "prototypes of other rows": {**good, PROTOTYPES: good[PROTOTYPES][:, :, 1:].contiguous()},
+        "prototypes off the grid": {**good, PROTOTYPES: torch.full_like(good[PROTOTYPES], 9999)},
         "floats": {**good, FIRST: good[FIRST].float()},
         "a flat weight": {**good, FIRST: good[FIRST].flatten()},
         "of colour images": {**good, FIRST: good[FIRST].expand(3, 4, 3, 3, 3).contiguous()},

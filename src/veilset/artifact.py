@@ -35,7 +35,14 @@ RELEASED = (
 """Every file a release may hold, beside the manifest that hashes them. The scores are noisy ones."""
 MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
-_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "I64": torch.int64, "I8": torch.int8}
+_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "I64": torch.int64,
+    "I8": torch.int8,
+    "I16": torch.int16,
+}
 Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Type and shape of every tensor of a file, by name."""
 MAX_LEDGERS = 10_000

@@ -61,8 +61,10 @@ def sketch_card(config: dict[str, Any], claim: Claim) -> str:
     spec, sketch = config["spec"], config["sketch"]
     sentences = "\n".join(f"{place}. {text}" for place, text in enumerate(sketch_sentences(config, claim), start=1))
     assumptions = "\n".join(f"- {text}" for text in claim.assumptions) or "- none: there is no claim"
-    rounds = [(sketch["networks"], sketch["width"]), *map(tuple, sketch["later"])]
-    table = "\n".join(f"| {place} | {count} | {width} |" for place, (count, width) in enumerate(rounds, start=1))
+    rounds = [(sketch["networks"], sketch["width"], 1), *map(tuple, sketch["later"])]
+    table = "\n".join(
+        f"| {place} | {count} | {width} | {kinds} |" for place, (count, width, kinds) in enumerate(rounds, start=1)
+    )
     ledgers = "\n".join(
         f"| {place} | {one['ledger'][:16]} | {one['sums'][:16]} |"
         for place, part in enumerate(sketch["parts"], start=1)
@@ -83,8 +85,8 @@ def sketch_card(config: dict[str, Any], claim: Claim) -> str:
 Declared size of the collection: {config["declared_size"]}. Images per person: {config["rows_per_user"] or "no cap"}.
 Seed of the random networks: {sketch["network_seed"]}. Weight of the count: {sketch["total_weight"]}.
 
-| round | networks | width |
-|---|---|---|
+| round | networks | width | kinds of a class |
+|---|---|---|---|
 {table}
 
 ## What was released

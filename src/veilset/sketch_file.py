@@ -19,7 +19,8 @@ from veilset.artifact import Shapes, check_shapes, declared_shapes, load_tensors
 from veilset.data.spec import ImageSpec
 from veilset.errors import ArtifactError, ConfigError
 from veilset.nets.feature_bank import MAP, WEIGHT_TOP, WIDEST, FeatureBank, shapes
-from veilset.nets.measurement import Measurement
+from veilset.nets.kinds import GRID
+from veilset.nets.measurement import PROTOTYPES, Measurement
 from veilset.nets.tone_bank import ToneBank
 from veilset.randomness import named_generator
 
@@ -39,7 +40,7 @@ class Round:
 
     bank: Measurement
     sums: Tensor
-    """(classes, numbers of a row), and in the first round one more column for the count."""
+    """(classes x kinds, numbers of a row and a weighted count)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,48 +52,50 @@ class Layout:
     network_seed: int
     total_weight: float
     tone_share: float
-    later: tuple[tuple[int, int], ...] = ()
-    """Networks and their width, of each round after the first."""
+    later: tuple[tuple[int, int, int], ...] = ()
+    """Networks, their width and the kinds of a class, of each round after the first."""
 
     def __post_init__(self) -> None:
-        whole = [self.network_seed, *(number for pair in self.rounds for number in pair)]
-        if not all(type(number) is int for number in whole) or any(len(pair) != 2 for pair in self.later):
-            raise ConfigError("whole numbers of networks, width and seed", f"{self}", "Correct the options.")
-        if not (len(self.rounds) <= MAX_ROUNDS and all(1 <= width <= WIDEST for _, width in self.rounds)):
+        whole = [self.network_seed, *(number for one in self.rounds for number in one)]
+        if not all(type(number) is int for number in whole) or any(len(one) != 3 for one in self.later):
+            raise ConfigError("whole numbers of networks, width, kinds and seed", f"{self}", "Correct the options.")
+        if not (len(self.rounds) <= MAX_ROUNDS and all(1 <= width <= WIDEST for _, width, _ in self.rounds)):
             raise ConfigError(
                 f"at most {MAX_ROUNDS} rounds with networks of width 1 to {WIDEST}", f"{self}", "Correct the options."
             )
         shares = 0 < self.total_weight <= 10 and 0 < self.tone_share < 1
-        if not (all(count >= 1 for count, _ in self.rounds) and shares):
+        if not (all(count >= 1 and kinds >= 1 for count, _, kinds in self.rounds) and shares):
             raise ConfigError(
-                "some networks, a total_weight up to 10 and a tone_share below 1", f"{self}", "Correct the options."
+                "some networks and kinds, a total_weight up to 10 and a tone_share below 1",
+                f"{self}",
+                "Correct the options.",
             )
 
     @property
-    def rounds(self) -> tuple[tuple[int, int], ...]:
-        return ((self.networks, self.width), *self.later)
+    def rounds(self) -> tuple[tuple[int, int, int], ...]:
+        return ((self.networks, self.width, 1), *self.later)
 
     def check_size(self, spec: ImageSpec) -> None:
         """Refuses what nobody could hold in memory."""
-        for count, width in self.rounds:
-            numbers = count * MAP * MAP * width * spec.num_classes
+        for count, width, kinds in self.rounds:
+            numbers = row_length(spec, count, width) * spec.num_classes * kinds
             weights = sum(math.prod(shape) for shape in shapes(spec, count, width))
             if numbers > MAX_VALUES or weights > MAX_WEIGHTS:
                 raise ConfigError(
                     f"a sketch of at most {MAX_VALUES:,} numbers, by networks of at most {MAX_WEIGHTS:,} weights",
                     f"{numbers:,} for {spec.num_classes} classes, {weights:,} weights",
-                    "Lower --networks or --width.",
+                    "Lower --networks, --width or --kinds.",
                 )
 
     def expected(self, spec: ImageSpec) -> Shapes:
         """Every tensor of the file, by name."""
         self.check_size(spec)
         tensors: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for number, (count, width) in enumerate(self.rounds):
-            columns = count * MAP * MAP * width + ToneBank(spec.channels).length + (number == 0)
-            tensors[f"round.{number}.sums"] = (torch.float32, (spec.num_classes, columns))
+        for number, (count, width, kinds) in enumerate(self.rounds):
+            columns = row_length(spec, count, width) + 1
+            tensors[f"round.{number}.sums"] = (torch.float32, (spec.num_classes * kinds, columns))
             if number > 0:
-                networks = _network_shapes(spec, count, width)
+                networks = _network_shapes(spec, count, width, kinds)
                 tensors.update({f"round.{number}.{name}": shape for name, shape in networks.items()})
         return tensors
 
@@ -104,13 +107,17 @@ class Layout:
         return Measurement(networks, ToneBank(spec.channels), self.tone_share)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "later": [list(pair) for pair in self.later]}
+        return {**asdict(self), "later": [list(one) for one in self.later]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Layout:
         names = ("networks", "width", "network_seed", "total_weight", "tone_share")
-        later = tuple((pair[0], pair[1]) if len(pair) == 2 else tuple(pair) for pair in value["later"])
-        return cls(**{name: value[name] for name in names}, later=later)
+        return cls(**{name: value[name] for name in names}, later=tuple(tuple(one) for one in value["later"]))
+
+
+def row_length(spec: ImageSpec, count: int, width: int) -> int:
+    """Numbers that a round with these networks measures of an image."""
+    return count * MAP * MAP * width + ToneBank(spec.channels).length
 
 
 def sketch_bytes(layout: Layout, spec: ImageSpec, tensors: Mapping[str, Tensor]) -> bytes:
@@ -156,15 +163,19 @@ def networks_bytes(bank: Measurement) -> bytes:
 
 def read_networks(data: bytes, spec: ImageSpec, tone_share: float) -> Measurement:
     """Networks from an untrusted file: names, types and shapes for these images, sizes, and the integer grid."""
-    first = declared_shapes(data).get("networks.networks.weight_0", (torch.int8, ()))[1]
+    declared = declared_shapes(data)
+    first = declared.get("networks.networks.weight_0", (torch.int8, ()))[1]
+    kinds = [*declared.get(PROTOTYPES, (torch.int16, ()))[1], 1, 1][1]
     if len(first) != 5:
         raise ArtifactError("networks written by --features-out", "no such weights", "Give that file.")
     try:
-        layout = Layout(networks=first[0], width=first[1], network_seed=0, total_weight=1.0, tone_share=tone_share)
-        layout.check_size(spec)
+        later = ((first[0], first[1], kinds),)
+        Layout(networks=1, width=1, network_seed=0, total_weight=1.0, tone_share=tone_share, later=later).check_size(
+            spec
+        )
     except ConfigError as error:
         raise ArtifactError(error.expected, error.found, "Train smaller networks.") from error
-    tensors = load_tensors(_network_shapes(spec, first[0], first[1]), data)
+    tensors = load_tensors(_network_shapes(spec, first[0], first[1], kinds), data)
     _check_exact(tensors)
     return Measurement.from_tensors(tensors, spec.channels, tone_share)
 
@@ -176,21 +187,27 @@ def same_networks(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> boo
     )
 
 
-def _network_shapes(spec: ImageSpec, count: int, width: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def _network_shapes(
+    spec: ImageSpec, count: int, width: int, kinds: int
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     weights = {
         f"networks.networks.weight_{block}": (torch.int8, shape)
         for block, shape in enumerate(shapes(spec, count, width))
     }
-    return {**weights, **{name: (torch.float32, (count, MAP * MAP * width)) for name in CENTRES}}
+    centres = {name: (torch.float32, (count, MAP * MAP * width)) for name in CENTRES}
+    prototypes = {PROTOTYPES: (torch.int16, (spec.num_classes, kinds, row_length(spec, count, width)))}
+    return {**weights, **centres, **(prototypes if kinds > 1 else {})}
 
 
 def _check_exact(tensors: Mapping[str, Tensor]) -> None:
     """Larger weights or centres would leave the range in which features are exact, and with it the exact bound."""
     largest = max(int(tensor.to(torch.int16).abs().max()) for name, tensor in tensors.items() if "weight_" in name)
     farthest = max(float(tensors[name].double().norm(dim=1).max()) for name in CENTRES)
+    if PROTOTYPES in tensors:
+        farthest = max(farthest, float((tensors[PROTOTYPES].double() / GRID).norm(dim=2).max()))
     if largest > WEIGHT_TOP or farthest > 1.001:
         raise ArtifactError(
-            f"weights of at most {WEIGHT_TOP} and centres of length at most 1",
+            f"weights of at most {WEIGHT_TOP}, centres and prototypes of length at most 1",
             f"{largest} and {farthest:.4g}",
             "Networks of `--features-out` are within these. Do not use this file.",
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,9 +84,13 @@ class SketchRelease:
     @property
     def weights(self) -> list[float]:
         """Shares of the rounds by 1 / noise variance; the noises of merged parts add up in their sum."""
-        variances = [sum(value**2 for value in column) for column in zip(*_multipliers(self.privacy), strict=True)]
-        total = sum(1 / variance for variance in variances)
-        return [1 / variance / total for variance in variances]
+        precisions = [multiplier**-2 for multiplier in self.noise_multipliers]
+        return [precision / sum(precisions) for precision in precisions]
+
+    @property
+    def noise_multipliers(self) -> list[float]:
+        """Of the noise in the sums of each round: that of merged parts adds up."""
+        return [math.hypot(*column) for column in zip(*_multipliers(self.privacy), strict=True)]
 
     def described(self) -> dict[str, Any]:
         """The entry `sketch` of config.json."""

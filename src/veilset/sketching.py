@@ -181,4 +181,4 @@ def _config(plan: Plan) -> SketchConfig:
 
 
 def _longer(layout: Layout, bank: Measurement) -> Layout:
-    return replace(layout, later=(*layout.later, (bank.networks.count, bank.networks.width)))
+    return replace(layout, later=(*layout.later, (bank.networks.count, bank.networks.width, bank.kinds_per_class)))

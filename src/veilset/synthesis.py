@@ -17,13 +17,14 @@ import torch
 from veilset.artifact import Privacy, privacy_bytes, write_release
 from veilset.data import check_writable, write_folder, write_npz
 from veilset.data.spec import ImageSet, to_bytes
-from veilset.engines.targets import targets_of
+from veilset.engines.sketch_settings import SketchConfig, clear_kinds
+from veilset.engines.targets import Released
 from veilset.errors import ConfigError
 from veilset.files import write_atomically
 from veilset.goals import model_config, model_files
 from veilset.methods.base import Forecast, OpenContext, Progress, make_config
 from veilset.methods.plan import Plan
-from veilset.methods.sketch import Sketch, SketchConfig, synthesise, train_networks
+from veilset.methods.sketch import Sketch, synthesise, train_networks
 from veilset.model import Model, from_pretrained
 from veilset.nets.jitter import jitter_of
 from veilset.pixel_sets import match_pixels
@@ -70,9 +71,11 @@ def synthesize(
         progress=folder.logging(progress),
     )  # fmt: skip
     started = time.perf_counter()
-    generator = synthesise(config, sketch.rounds, sketch.weights, context, steps=config.steps)
+    generator = synthesise(config, _released(sketch), context, steps=config.steps)
     if features_out is not None:
-        networks = train_networks(config, generator, len(sketch.layout.rounds), context)
+        # A further round is taken to be as noisy as the last one.
+        kinds = clear_kinds(config, sketch.facts, sketch.noise_multipliers[-1])
+        networks = train_networks(config, generator, len(sketch.layout.rounds), kinds, context)
         write_atomically(features_out, networks_bytes(networks))
     release = {**model_config(plan), "sketch": sketch.described()}
     files = model_files(release, sketch.spec, generator, _unpublished(sketch))
@@ -97,11 +100,9 @@ def synthesize_images(
     if claim_path.exists():
         raise ConfigError("a new name for images and claim", f"{claim_path} exists", "Choose another name.")
     check_writable(out, archive=out.suffix == ".npz")
-    targets = targets_of(
-        sketch.rounds, sketch.weights, config.total_weight, sketch.facts.declared_size, torch.device(device)
-    )
     pixels = match_pixels(
-        targets, sketch.spec, per_class=per_class, steps=config.steps, networks_per_step=config.networks_per_step,
+        _released(sketch).of_classes(torch.device(device)), sketch.spec, per_class=per_class, steps=config.steps,
+        networks_per_step=config.networks_per_step,
         jitter=jitter_of(config.jitter), seed=seed, device=torch.device(device),
         progress=lambda done, total: progress("optimising images", done, total),
     )  # fmt: skip
@@ -139,7 +140,12 @@ def _measured(sketch: SketchRelease) -> dict[str, Any]:
     return {
         "networks": layout.networks, "width": layout.width, "network_seed": layout.network_seed,
         "total_weight": layout.total_weight, "tone_share": layout.tone_share, "rounds": len(layout.rounds),
+        "kinds": layout.rounds[-1][2],
     }  # fmt: skip
+
+
+def _released(sketch: SketchRelease) -> Released:
+    return Released(sketch.rounds, sketch.weights, sketch.layout.total_weight, sketch.facts.declared_size)
 
 
 def _opened(path: Path, options: Mapping[str, Any]) -> tuple[SketchRelease, SketchConfig]:

@@ -71,6 +71,7 @@ TINY: dict[str, dict[str, Any]] = {
     "sketch": {
         "networks": 2,
         "width": 4,
+        "kinds": 2,
         "trained_networks": 2,
         "network_steps": 2,
         "latent_size": 2,

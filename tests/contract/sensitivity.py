@@ -172,7 +172,8 @@ def _differences(one: list[Capture], other: list[Capture], pair: Pair) -> Iterat
         distance = float(moved.norm())
         if distance > a.allowed * (1 + TOLERANCE):
             yield f"release {step}: moved by {distance:.6g}, allowed {a.allowed:.6g}"
-        if a.grouped and bool(moved[[row for row in range(len(moved)) if row not in pair.labels]].any()):
+        kinds = len(moved) // pair.first.spec.num_classes
+        if a.grouped and bool(moved[[row for row in range(len(moved)) if row // kinds not in pair.labels]].any()):
             yield f"release {step}: the sum of another label moved"
         if a.shard != b.shard:
             yield f"release {step}: the shard drawn depends on the data"

@@ -36,7 +36,10 @@ def targets() -> list[Target]:
 
 
 def effort(**changes) -> Effort:
-    fields = {"steps": 60, "images_per_class": 8, "networks_per_step": 2, "learning_rate": 0.01, "checkpoint_every": 10}
+    fields = {
+        "steps": 60, "groups_per_step": 2, "images_per_group": 8, "networks_per_step": 2, "learning_rate": 0.01,
+        "checkpoint_every": 10,
+    }  # fmt: skip
     return Effort(**(fields | changes))
 
 
@@ -164,7 +167,7 @@ def test_on_cuda_the_step_is_a_graph_and_learns(recwarn: pytest.WarningsRecorder
     goals = [Target(goal.bank.to(device), goal.means.to(device), goal.weight) for goal in targets()]
     draws = Streams(draws=named_generator(0, "draws", device), order=named_generator(0, "order"))
     generator = match(
-        new_generator().to(device), goals, effort(steps=500, images_per_class=16, networks_per_step=4), streams=draws,
+        new_generator().to(device), goals, effort(steps=500, images_per_group=16, networks_per_step=4), streams=draws,
         checkpoints=Memory(), name="g", progress=lambda done, total: None,
     )  # fmt: skip
     assert not [warning for warning in recwarn if "graph" in str(warning.message)], "the step was not captured"
@@ -172,7 +175,7 @@ def test_on_cuda_the_step_is_a_graph_and_learns(recwarn: pytest.WarningsRecorder
 
 
 def test_a_generator_learns_what_the_classes_look_like_from_mean_features_alone() -> None:
-    assert_upright(matched(steps=500, images_per_class=16, networks_per_step=4, learning_rate=0.005))
+    assert_upright(matched(steps=500, images_per_group=16, networks_per_step=4, learning_rate=0.005))
 
 
 def test_an_interrupted_match_ends_with_the_weights_of_an_undisturbed_one() -> None:
@@ -202,14 +205,13 @@ def test_a_finished_match_is_just_loaded() -> None:
 
 
 def test_many_classes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "CLASSES_PER_STEP", 1)
     seen = []
 
-    def watch(self, classes, networks, loss=matching._Matching.loss):
-        seen.append(int(classes))
-        assert len(classes) == 1
-        return loss(self, classes, networks)
+    def watch(self, groups, networks, loss=matching._Matching.loss):
+        seen.append(int(groups))
+        assert len(groups) == 1
+        return loss(self, groups, networks)
 
     monkeypatch.setattr(matching._Matching, "loss", watch)
-    matched(steps=20)
+    matched(steps=20, groups_per_step=1)
     assert set(seen) == {0, 1}

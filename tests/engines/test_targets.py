@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from contract.cases import TINY, make_images
+from torch import Tensor
 
-from veilset.engines.targets import targets_of
+from veilset.engines.targets import Released
 from veilset.methods.base import get_method, make_config
+from veilset.nets.kinds import Kinds
+from veilset.nets.measurement import Measurement
 from veilset.sketch_file import Round
 
 SKETCH = get_method("sketch")
+CPU = torch.device("cpu")
 
 
 def test_tones_of_several_rounds_are_one_target_in_which_the_less_noisy_round_counts_more() -> None:
@@ -19,10 +23,8 @@ def test_tones_of_several_rounds_are_one_target_in_which_the_less_noisy_round_co
     bank = SKETCH.layout(config).random_bank(images.spec)
     counts = torch.full((3, 1), 30 * config.total_weight)
     first, second = (Round(bank, torch.cat([torch.full((3, bank.numbers), sums), counts], 1)) for sums in (3.0, 6.0))
-    alone = [
-        targets_of([part], [1.0], config.total_weight, len(images), torch.device("cpu"))[-1] for part in (first, second)
-    ]
-    *networks, tones = targets_of([first, second], [0.2, 0.8], config.total_weight, len(images), torch.device("cpu"))
+    alone = [Released([part], [1.0], config.total_weight, len(images)).of_classes(CPU)[-1] for part in (first, second)]
+    *networks, tones = Released([first, second], [0.2, 0.8], config.total_weight, len(images)).of_kinds(CPU)
     assert len(networks) == 2
     assert tones.weight == pytest.approx(alone[0].weight)
     torch.testing.assert_close(tones.means, 0.2 * alone[0].means + 0.8 * alone[1].means)
@@ -34,5 +36,36 @@ def test_a_class_without_a_credible_count_is_not_divided_by_zero() -> None:
     bank = SKETCH.layout(config).random_bank(images.spec)
     sums = torch.zeros(3, bank.numbers + 1)
     sums[1, -1] = -5.0
-    targets = targets_of([Round(bank, sums)], [1.0], config.total_weight, len(images), torch.device("cpu"))
+    targets = Released([Round(bank, sums)], [1.0], config.total_weight, len(images)).of_kinds(CPU)
     assert all(bool(target.means.isfinite().all()) for target in targets)
+
+
+def two_kinds() -> tuple[Released, Tensor]:
+    """A released round of three classes with two kinds each, of 10 and 30 images, whose rows are known."""
+    images = make_images((40, 40, 40))
+    config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
+    plain = SKETCH.layout(config).random_bank(images.spec)
+    bank = Measurement(plain.networks, plain.tones, plain.tone_share, Kinds(torch.zeros(3, 2, plain.numbers)))
+    counts = torch.tensor([10.0, 30.0]).repeat(3)[:, None]
+    rows = torch.linspace(-1, 1, 6 * bank.numbers).reshape(6, -1)
+    sums = torch.cat([rows * counts, counts * config.total_weight], dim=1)
+    first = Round(plain, torch.zeros(3, plain.numbers + 1))
+    return Released([first, Round(bank, sums)], [0.0, 1.0], config.total_weight, len(images)), rows
+
+
+def test_kinds_have_targets_and_shares_of_their_own_by_the_round_that_knows_them() -> None:
+    released, rows = two_kinds()
+    targets = released.of_kinds(CPU)
+    assert [len(target.means) for target in targets] == [6, 6]
+    expected = released.rounds[-1].bank.means(rows, torch.ones(6, 1))
+    for target, means in zip(targets, expected, strict=True):
+        torch.testing.assert_close(target.means, means)
+    torch.testing.assert_close(released.kind_shares(), torch.tensor([10.0, 30.0]).repeat(3, 1))
+
+
+def test_the_mean_of_a_class_is_that_of_its_kinds_weighted_by_their_counts() -> None:
+    released, rows = two_kinds()
+    _, second, tones = released.of_classes(CPU)
+    mixed = (rows.unflatten(0, (3, 2)) * torch.tensor([0.25, 0.75])[:, None]).sum(1)
+    for target, means in zip((second, tones), released.rounds[-1].bank.means(mixed, torch.ones(3, 1)), strict=True):
+        torch.testing.assert_close(target.means, means)

@@ -10,7 +10,8 @@ from contract.cases import TINY, make_images, tiny_plan
 from contract.sensitivity import run_world
 
 import veilset
-from veilset.engines.targets import targets_of
+from veilset.engines.sketch_settings import MOST_KINDS, clear_kinds
+from veilset.engines.targets import Released
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.methods.sketch import Round, SketchConfig
@@ -39,7 +40,7 @@ def test_noise_free_targets_are_the_mean_features_of_each_class() -> None:
     config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
     sums = run_world(SKETCH, config, facts_of(images), images).outputs[0].float()
     measured = Round(SKETCH.layout(config).random_bank(images.spec), sums)
-    targets = targets_of([measured], [1.0], config.total_weight, len(images), torch.device("cpu"))
+    targets = Released([measured], [1.0], config.total_weight, len(images)).of_kinds(torch.device("cpu"))
     for (bank, _), target in zip(measured.bank.parts, targets, strict=True):
         features = bank.exact(images.pixels.float() / 255)
         for label in range(3):
@@ -55,7 +56,7 @@ def test_networks_of_the_second_round_are_seen_from_the_middle_of_synthetic_imag
     length = 9 * config.width
     tones = 7 * 7 * 25
     assert first.values.shape == (3, config.networks * length + tones + 1), "with a count"
-    assert second.values.shape == (3, config.trained_networks * length + tones), "without another one"
+    assert second.values.shape == (3 * config.kinds, config.trained_networks * length + tones + 1)
 
 
 def test_one_record_moves_a_release_by_its_own_length_and_no_more() -> None:
@@ -65,6 +66,36 @@ def test_one_record_moves_a_release_by_its_own_length_and_no_more() -> None:
     without = run_world(SKETCH, config, facts_of(images), images.subset(torch.arange(1, len(images)))).captures[0]
     moved = ((whole.values - without.values).double() * whole.grid_step).norm()
     assert float(moved) == pytest.approx(math.hypot(1, config.total_weight), rel=1e-4)
+
+
+def test_one_record_enters_the_sum_of_one_kind_of_its_class() -> None:
+    images = make_images((9, 8, 7))
+    config = make_config(SKETCH, TINY["sketch"])
+    outputs = run_world(SKETCH, config, facts_of(images), images).outputs
+    whole, without = (
+        run_world(SKETCH, config, facts_of(images), some, transcript=outputs).captures[1].values
+        for some in (images, images.subset(torch.arange(1, len(images))))
+    )
+    moved = (whole != without).any(1).reshape(3, config.kinds)
+    assert moved.sum() == 1
+    assert moved[int(images.labels[0])].sum() == 1
+
+
+def test_kinds_are_as_many_as_the_noise_allows_and_the_owner_can_decide_otherwise() -> None:
+    facts = facts_of(make_images((400, 400, 400)))
+    numbers = [clear_kinds(SketchConfig(), facts, noise) for noise in (1e-3, 0.5, 1e3)]
+    assert numbers[0] == MOST_KINDS
+    assert MOST_KINDS > numbers[1] > numbers[2] == 1
+    assert SKETCH.settled(SketchConfig(), facts, 1e-3).kinds == MOST_KINDS
+    assert SKETCH.settled(SketchConfig(kinds=3), facts, 1e-3).kinds == 3
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 4, 8])
+def test_a_step_shows_as_many_images_whatever_the_number_of_kinds(kinds: int) -> None:
+    for config in (SketchConfig(), SketchConfig(images_per_class=16)):
+        groups, each = config.groups_of_a_step(10, kinds)
+        assert groups * each == 10 * config.images_per_class
+        assert groups <= 10 * kinds
 
 
 @pytest.mark.parametrize("preset", ["fast", "balanced", "best"])
@@ -83,7 +114,7 @@ def test_an_unknown_preset_names_its_neighbours() -> None:
     "wrong",
     [
         {"networks": 0}, {"rounds": 0}, {"rounds": 11}, {"first_share": 1.0}, {"tone_share": 0.0},
-        {"images_per_class": 1}, {"learning_rate": 0.0}, {"total_weight": 0.0}, {"jitter": "letters"},
+        {"images_per_class": 1}, {"kinds": -1}, {"learning_rate": 0.0}, {"total_weight": 0.0}, {"jitter": "letters"},
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(wrong) -> None:

@@ -24,23 +24,29 @@ def sum_by_label(
     device: torch.device,
     progress: Callable[[int, int], None],
     batch: int = BATCH,
+    kinds: int = 1,
+    group_of: Callable[[Bounded, Tensor], Tensor] = lambda rows, labels: labels,
 ) -> GroupedSum:
-    """Adds every record's bounded row to the sum of its label.
+    """Adds every record's bounded row to the sum of its label or, with several `kinds` of a class, of its group.
 
     Batches have a fixed shape (the last is padded with null records), so that a record's row cannot depend on how
     many others there are through the choice of a numerical kernel. Null records, and those beyond a user's cap, become
     NaN images: `rows_of` bounds them to the zero row like every other unusable value. Of the records a batch or a few
     are in memory, and at user level one byte each.
+
+    Args:
+        group_of: the groups of rows with these labels, each from its own row and label alone.
     """
     kept = None if unit is Unit.RECORD else first_rows_of_each_user(images, rows_per_user)
-    total = GroupedSum(images.spec.num_classes, rows_per_unit=rows_per_user, device=device)
+    total = GroupedSum(images.spec.num_classes * kinds, rows_per_unit=rows_per_user, device=device)
     done = 0
     for pixels, labels, valid in _some_batches(images, batch):
         if kept is not None:
             valid = valid & kept[done : done + len(valid)]
         done += len(labels)
         values, classes = _padded(pixels, labels, valid, batch, device)
-        total.add(rows_of(values), classes)
+        rows = rows_of(values)
+        total.add(rows, group_of(rows, classes))
         progress(done, len(images))
     return total
 

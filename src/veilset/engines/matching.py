@@ -23,7 +23,6 @@ from veilset.engines.weight_average import WeightAverage
 from veilset.nets.feature_bank import Bank
 from veilset.nets.generators import UpsamplingGenerator
 
-CLASSES_PER_STEP = 40
 WARM_UP = 100
 AVERAGE = 0.999
 REMEMBERED = 0.9
@@ -35,7 +34,10 @@ BETAS = (0.5, 0.99)
 
 @dataclass(frozen=True)
 class Target:
-    """Released mean features of every class, (classes, networks, length), and how much they count."""
+    """Released mean features of every group, (groups, networks, length), and how much they count.
+
+    A group is a class, or a kind of images in a class.
+    """
 
     bank: Bank
     means: Tensor
@@ -46,7 +48,8 @@ class Target:
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     steps: int
-    images_per_class: int
+    groups_per_step: int
+    images_per_group: int
     """Of a step; at least two, because an image needs another one."""
     networks_per_step: int
     learning_rate: float
@@ -85,7 +88,7 @@ class _Matching:
     ) -> None:
         self.generator, self.targets, self.effort, self.streams = generator, targets, effort, streams
         device = next(generator.parameters()).device
-        self.device, self.num_classes = device, generator.spec.num_classes
+        self.device = device
         generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         fast = device.type == "cuda"
         self.rate = torch.tensor(effort.learning_rate, device=device)
@@ -118,37 +121,37 @@ class _Matching:
         return self.generator.eval()
 
     def choices(self) -> list[Tensor]:
-        """Classes of a step, and of each target the numbers of its networks."""
+        """Groups of a step, and of each target the numbers of its networks."""
         order = self.streams.order
-        classes = torch.randperm(self.num_classes, generator=order)[:CLASSES_PER_STEP]
+        groups = torch.randperm(self.generator.num_groups, generator=order)[: self.effort.groups_per_step]
         networks = [
             torch.randperm(target.bank.count, generator=order)[: self.effort.networks_per_step]
             for target in self.targets
         ]
-        return [choice.to(self.device, non_blocking=True) for choice in (classes, *networks)]
+        return [choice.to(self.device, non_blocking=True) for choice in (groups, *networks)]
 
-    def step(self, classes: Tensor, *networks: Tensor) -> None:
-        loss = self.loss(classes, networks)
+    def step(self, groups: Tensor, *networks: Tensor) -> None:
+        loss = self.loss(groups, networks)
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
         self.average.update()
         self.now += 1  # on the device, as a number of the host would be frozen into a CUDA graph
 
-    def loss(self, classes: Tensor, networks: Sequence[Tensor]) -> Tensor:
+    def loss(self, groups: Tensor, networks: Sequence[Tensor]) -> Tensor:
         generator, draws = self.generator, self.streams.draws
-        labels = classes.repeat_interleave(self.effort.images_per_class)
+        labels = groups.repeat_interleave(self.effort.images_per_group)
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
             images = self.images_of(generator.latents(len(labels), draws), labels)
         images = generator.jitter(images.float(), draws)
         return torch.stack(
-            [self._along_residuals(place, images, classes, which) for place, which in enumerate(networks)]
+            [self._along_residuals(place, images, groups, which) for place, which in enumerate(networks)]
         ).sum()
 
-    def _along_residuals(self, place: int, images: Tensor, classes: Tensor, which: Tensor) -> Tensor:
-        """A loss with the gradient of the squared distance to a target, averaged over networks, summed over classes."""
-        target, cells = self.targets[place], (classes[:, None], which)
-        features = target.bank.soft(images, which).unflatten(0, (len(classes), -1))
+    def _along_residuals(self, place: int, images: Tensor, groups: Tensor, which: Tensor) -> Tensor:
+        """A loss with the gradient of the squared distance to a target, averaged over networks, summed over groups."""
+        target, cells = self.targets[place], (groups[:, None], which)
+        features = target.bank.soft(images, which).unflatten(0, (len(groups), -1))
         residuals, seen = self.residuals[place], self.seen[place]
         with torch.no_grad():
             means, old = target.means[cells], residuals[cells]
@@ -176,6 +179,6 @@ class _Matching:
 
 
 def _mean_of_others(features: Tensor) -> Tensor:
-    """(classes, images, ...) -> for every image the mean of the other images of its class."""
+    """(groups, images, ...) -> for every image the mean of the other images of its group."""
     count = features.shape[1]
     return (features.sum(1, keepdim=True) - features) / (count - 1)

@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from veilset.engines.matching import Target
 from veilset.sketch_file import Round
 
 
-def targets_of(
-    rounds: Sequence[Round], weights: Sequence[float], total_weight: float, declared_size: int, device: torch.device
-) -> list[Target]:
-    """Released sums as mean features of each class: divided by the noisy count of the first round."""
-    first = rounds[0].sums
-    # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
-    floor = 0.1 * declared_size / len(first)
-    counts = (first[:, -1:] / total_weight).clamp(min=floor)
-    by_round = [
-        [
-            Target(bank.to(device), means.to(device), weight * share)
-            for (bank, share), means in zip(part.bank.parts, part.bank.means(part.sums, counts), strict=True)
+@dataclass(frozen=True)
+class Released:
+    """All rounds of a sketch, and what is needed to read their sums as means."""
+
+    rounds: Sequence[Round]
+    weights: Sequence[float]
+    """Of the rounds, in proportion to 1 / noise variance."""
+    total_weight: float
+    declared_size: int
+
+    @property
+    def kinds(self) -> int:
+        """Of a class in the last round."""
+        return self.rounds[-1].bank.kinds_per_class
+
+    def kind_shares(self) -> Tensor:
+        """(classes, kinds): how many images of a class are of which kind, by the noisy counts."""
+        return self._counts(self.rounds[-1].sums).reshape(-1, self.kinds)
+
+    def of_kinds(self, device: torch.device) -> list[Target]:
+        """Mean features of each kind of a class; by the last round alone, because others have other kinds or none."""
+        if self.kinds == 1:
+            return self.of_classes(device)
+        last = self.rounds[-1]
+        return self._targets(last, last.sums, 1.0, device)
+
+    def of_classes(self, device: torch.device) -> list[Target]:
+        """Mean features of each class, whatever its kinds, by all rounds."""
+        by_round = [
+            self._targets(part, part.sums.unflatten(0, (-1, part.bank.kinds_per_class)).sum(1), weight, device)
+            for weight, part in zip(self.weights, self.rounds, strict=False)
         ]
-        for weight, part in zip(weights, rounds, strict=False)
-    ]
-    networks, tones = zip(*by_round, strict=True)
-    return [*networks, _together(tones)]
+        networks, tones = zip(*by_round, strict=True)
+        return [*networks, _together(tones)]
+
+    def _targets(self, part: Round, sums: Tensor, weight: float, device: torch.device) -> list[Target]:
+        means = part.bank.means(sums, self._counts(sums))
+        banks = zip(part.bank.parts, means, strict=True)
+        return [Target(bank.to(device), mean.to(device), weight * share) for (bank, share), mean in banks]
+
+    def _counts(self, sums: Tensor) -> Tensor:
+        # A group whose noisy count is near or below zero is treated as if it had a tenth of its even share.
+        return (sums[:, -1:] / self.total_weight).clamp(min=0.1 * self.declared_size / len(sums))
 
 
 def _together(targets: Sequence[Target]) -> Target:

@@ -139,12 +139,19 @@ def unproven_by(method: Mechanism, config: Any) -> str | None:
     return None if reason is None else reason(config)
 
 
+def settled_by(method: Mechanism, config: Any, facts: PublicFacts, noise_multiplier: float) -> Any:
+    """The settings with what follows from the noise (`settled(config, facts, noise_multiplier)`), where a method has
+    such: public numbers alone decide."""
+    settled: Callable[[Any, PublicFacts, float], Any] | None = getattr(method, "settled", None)
+    return config if settled is None else settled(config, facts, noise_multiplier)
+
+
 def layout_in(config: Mapping[str, Any]) -> Layout | None:
     """The layout a config.json declares: of the sketch its model was made from, or of the method's own settings."""
     method = get_method(str(config["method"]))
     if "sketch" not in config:
         return layout_of(method, make_config(method, config["config"]))
-    if layout_of(method, method.Config()) is None:
+    if not hasattr(method, "layout"):
         raise ConfigError("a method with a sketch", method.name, "Do not trust this release.")
     return Layout.from_json(config["sketch"])
 

@@ -18,6 +18,7 @@ from veilset.methods.base import (
     get_method,
     make_config,
     nearest,
+    settled_by,
     unproven_by,
 )
 from veilset.privacy.accounting import calibrate, price
@@ -141,6 +142,7 @@ def plan_mechanism(
         config = method.published_config(config)
         facts = replace(facts, adjacency=method.published_adjacency)
     multiplier = _noise_multiplier(method, config, facts, epsilon, delta, accounting)
+    config = settled_by(method, config, facts, multiplier)
     planned, reserve = method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)
     forecast = method.forecast(config, facts, multiplier)
     void = accounting == "none" or unproven_by(method, config) is not None

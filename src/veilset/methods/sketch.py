@@ -15,87 +15,43 @@ seeds and earlier releases alone. Rounds compose: mu^2 adds, also where a round 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
-from veilset.engines.matching import CLASSES_PER_STEP, Effort, Streams, match
-from veilset.engines.option_checks import at_least_one
-from veilset.engines.targets import targets_of
+from veilset.engines.matching import Effort, Streams, match
+from veilset.engines.prototypes import kinds_among
+from veilset.engines.sketch_settings import CLASSES_PER_STEP, PRESETS, SketchConfig, clear_kinds
+from veilset.engines.targets import Released
 from veilset.engines.trained_features import centred, train_bank
-from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
-from veilset.nets.feature_bank import MAP
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
 from veilset.nets.measurement import Measurement
 from veilset.nets.mixed_features import MixedBank
 from veilset.nets.tone_bank import ToneBank
-from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_total
+from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, sum_sensitivity, with_total
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.randomness import initialise, named_generator
-from veilset.sketch_file import MAX_ROUNDS, Layout, Round
+from veilset.sketch_file import Layout, Round, row_length
 
 CHECKPOINT_EVERY = 1000
 ROW_VALUES = 1 << 24
 """Numbers in the rows of one batch: bounds the memory of a pass, whatever the bank."""
+MOST_ROWS = 1 << 27
+"""Numbers of the rows by which kinds are told apart: half a gigabyte."""
 EFFECTIVE_NUMBERS = 200
 """Directions in which mean features of image classes differ noticeably; a forecast needs no more than its order."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SketchConfig:
-    """Settings of the sketch. What they were chosen on, and by what: docs/methods.md."""
-
-    preset: str = "fast"
-    networks: int = 4
-    width: int = 32
-    rounds: int = 2
-    first_share: float = 0.2  # of mu^2; the first round only has to give images to train networks on
-    trained_networks: int = 4
-    network_steps: int = 150
-    tone_share: float = 0.1  # of the row's squared length: brightness by place, which the networks cannot see
-    total_weight: float = 0.15  # the count's weight beside a row of length 1: costs 1 % more noise
-    network_seed: int = 0  # public
-    jitter: str = "objects"
-    latent_size: int = 32
-    channels: int = 64
-    first_steps: int = 400
-    steps: int = 3000
-    images_per_class: int = 4
-    networks_per_step: int = 1
-    learning_rate: float = 0.004
-    training_images: int = 5000
-
-    def __post_init__(self) -> None:
-        whole = ("networks", "width", "trained_networks", "network_steps", "latent_size", "channels", "first_steps")
-        at_least_one(self, *whole, "steps", "networks_per_step", "training_images")
-        if not 1 <= self.rounds <= MAX_ROUNDS:
-            raise ConfigError(f"1 to {MAX_ROUNDS} rounds", f"{self.rounds}", "Each round looks at all images once.")
-        for name in ("first_share", "tone_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name} between 0 and 1", f"{getattr(self, name)}", "It is a share.")
-        if self.images_per_class < 2:  # the mean of a class is estimated for each image from the other ones
-            raise ConfigError("images_per_class of at least 2", f"{self.images_per_class}", "Correct the option.")
-        if not (1e-9 <= self.learning_rate <= 1 and 0 < self.total_weight <= 10):
-            raise ConfigError("learning_rate up to 1, total_weight up to 10", "others", "Correct the options.")
-        jitter_of(self.jitter)
-
-    @property
-    def shares(self) -> list[float]:
-        """Shares of mu^2, round by round: the first one as set, the others alike."""
-        if self.rounds == 1:
-            return [1.0]
-        return [self.first_share, *[(1 - self.first_share) / (self.rounds - 1)] * (self.rounds - 1)]
 
 
 @register
@@ -111,25 +67,19 @@ class Sketch:
     )
     streams: ClassVar[bool] = True
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "fast": {},
-        "balanced": {
-            "networks": 100, "width": 128, "trained_networks": 24, "network_steps": 600, "channels": 256,
-            "first_steps": 3000, "steps": 20_000, "images_per_class": 16, "networks_per_step": 2,
-            "training_images": 20_000,
-        },
-        "best": {
-            "networks": 100, "width": 128, "trained_networks": 96, "network_steps": 1500, "channels": 256,
-            "first_steps": 6000, "steps": 100_000, "images_per_class": 16, "networks_per_step": 2,
-            "training_images": 40_000,
-        },
-    }  # fmt: skip
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     def events(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         return Composed(tuple(Gaussian(noise_multiplier / math.sqrt(share)) for share in config.shares))
 
     def reserve(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # a redraw is a second release; it is on disk moments after it is charged, so none is set aside
+
+    def settled(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> SketchConfig:
+        """With a number of kinds: one that is not given follows from the noise of the later rounds."""
+        return config if config.kinds else replace(
+            config, kinds=clear_kinds(config, facts, noise_multiplier / math.sqrt(config.shares[-1]))
+        )  # fmt: skip
 
     def published_config(self, config: SketchConfig) -> SketchConfig:
         return config
@@ -144,11 +94,10 @@ class Sketch:
 
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec = facts.spec
-        numbers = config.networks * MAP * MAP * config.width + ToneBank(spec.channels).length
+        numbers = row_length(spec, config.networks, config.width)
         self.layout(config).check_size(spec)
-        row_bound = math.hypot(1.0, config.total_weight) * (facts.rows_per_user or 1)
         replaced = facts.adjacency is Adjacency.REPLACE
-        sensitivity = row_bound * (2 if replaced else 1)
+        sensitivity = sum_sensitivity(config.row_bound(facts), facts.adjacency)
         signal = facts.declared_size / spec.num_classes / 2
         networks = config.networks + config.trained_networks * (config.rounds - 1)
         # Two convolutions of the second block dominate; training goes there and back.
@@ -164,21 +113,19 @@ class Sketch:
             + 16e-6 * spec.num_classes * numbers
             + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
-            + (f", then {config.rounds - 1} more with trained networks" if config.rounds > 1 else "")
+            + (f", then {config.rounds - 1} more for {config.kinds} kinds of a class" if config.rounds > 1 else "")
             + f"; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at most "
             f"{sensitivity:.4g}",
         )
 
     def build(self, config: SketchConfig, spec: ImageSpec) -> UpsamplingGenerator:
-        return UpsamplingGenerator(
-            spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
-        )
+        return generator_of(config, spec, config.last_kinds)
 
     def layout(self, config: SketchConfig) -> Layout:
         return Layout(
             networks=config.networks, width=config.width, network_seed=config.network_seed,
             total_weight=config.total_weight, tone_share=config.tone_share,
-            later=((config.trained_networks, config.width),) * (config.rounds - 1),
+            later=((config.trained_networks, config.width, config.kinds),) * (config.rounds - 1),
         )  # fmt: skip
 
     def released(self, config: SketchConfig, checkpoints: Checkpoints) -> dict[str, Tensor]:
@@ -198,11 +145,12 @@ class Sketch:
             if generator is None:
                 bank = self.layout(config).random_bank(context.facts.spec)
             else:
-                bank = train_networks(config, generator, number, context)
+                bank = train_networks(config, generator, number, config.kinds, context)
             multiplier = context.noise_multiplier / math.sqrt(share)
             rounds.append(Round(bank, measure(config, images, bank, number, multiplier, context)))
             steps = config.steps if number == config.rounds - 1 else config.first_steps
-            generator = synthesise(config, rounds, config.shares, context, steps=steps)
+            released = Released(rounds, config.shares, config.total_weight, context.facts.declared_size)
+            generator = synthesise(config, released, context, steps=steps)
         assert generator is not None
         return generator
 
@@ -221,12 +169,12 @@ def measure(
     bank = bank.to(context.device)
 
     def rows_of(batch: Tensor) -> Bounded:
-        rows = normalise_rows(bank.rows(batch))
-        return with_total(rows, config.total_weight) if number == 0 else rows
+        return with_total(normalise_rows(bank.rows(batch)), config.total_weight)
 
     total = sum_by_label(
         images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
-        device=context.device, batch=rows_at_once(bank),
+        device=context.device, batch=rows_at_once(bank), kinds=bank.kinds_per_class,
+        group_of=lambda rows, labels: bank.groups(rows.grid_rows * rows.grid_step, labels),
         progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
     )  # fmt: skip
     sums = context.door.release_sum(total, multiplier).float().cpu()
@@ -239,22 +187,25 @@ def rows_at_once(bank: Measurement) -> int:
     return max(1, min(BATCH, ROW_VALUES // bank.numbers))
 
 
-def synthesise(
-    config: SketchConfig, rounds: Sequence[Round], weights: Sequence[float], context: OpenContext, *, steps: int
-) -> UpsamplingGenerator:
-    """The open step: a generator whose images have the released mean features. Costs no privacy.
+def generator_of(config: SketchConfig, spec: ImageSpec, kinds: int) -> UpsamplingGenerator:
+    return UpsamplingGenerator(
+        spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter), kinds=kinds
+    )
 
-    Args:
-        weights: of the rounds, in proportion to 1 / noise variance.
-    """
-    number = len(rounds) - 1
-    generator = Sketch().build(config, context.facts.spec).to(context.device)
+
+def synthesise(config: SketchConfig, released: Released, context: OpenContext, *, steps: int) -> UpsamplingGenerator:
+    """The open step: a generator whose images have the released mean features. Costs no privacy."""
+    number, spec = len(released.rounds) - 1, context.facts.spec
+    generator = generator_of(config, spec, released.kinds).to(context.device)
     initialise(generator, context.generator(f"sketch weights {number}"))
+    if released.kinds > 1:
+        generator.kind_shares.copy_(released.kind_shares())
+    groups, each = config.groups_of_a_step(spec.num_classes, released.kinds)
     return match(
         generator,
-        targets_of(rounds, weights, config.total_weight, context.facts.declared_size, context.device),
+        released.of_kinds(context.device),
         Effort(
-            steps=steps, images_per_class=config.images_per_class, networks_per_step=config.networks_per_step,
+            steps=steps, groups_per_step=groups, images_per_group=each, networks_per_step=config.networks_per_step,
             learning_rate=config.learning_rate, checkpoint_every=CHECKPOINT_EVERY,
         ),
         streams=Streams(
@@ -268,9 +219,12 @@ def synthesise(
 
 
 def train_networks(
-    config: SketchConfig, generator: UpsamplingGenerator, number: int, context: OpenContext
+    config: SketchConfig, generator: UpsamplingGenerator, number: int, kinds: int, context: OpenContext
 ) -> Measurement:
-    """Networks for round `number`, trained on images of the generator so far; an open step as well."""
+    """Networks, and prototypes of `kinds` of a class, for round `number`, from images of the generator so far.
+
+    An open step as well.
+    """
     kept = context.checkpoints.load(f"networks {number}")
     if kept is not None:
         return Measurement.from_tensors(kept, context.facts.spec.channels, config.tone_share).to(context.device)
@@ -287,8 +241,16 @@ def train_networks(
     # Tones have no centre: seen from images that are too bright, darker ones look alike however dark they are.
     mixtures = centred(MixedBank(centred(networks, images)), images)
     bank = Measurement(mixtures, ToneBank(spec.channels).to(context.device), config.tone_share)
+    if kinds > 1:
+        some = slice(max(MOST_ROWS // bank.numbers, 2 * kinds * spec.num_classes))
+        bank.kinds = kinds_among(unit_rows(bank, images[some]), labels[some], spec.num_classes, kinds, draws)
     context.checkpoints.save(f"networks {number}", bank.state_dict())
     return bank
+
+
+def unit_rows(bank: Measurement, images: Tensor) -> Tensor:
+    """(n, channels, height, width) in [0, 1] -> (n, numbers) rows of length 1."""
+    return torch.cat([F.normalize(bank.rows(some), dim=1).float() for some in images.split(rows_at_once(bank))])
 
 
 def _training_images(config: SketchConfig, spec: ImageSpec) -> int:

@@ -68,25 +68,35 @@ class UpsamplingGenerator(nn.Module):
 
     Wider than `ConvGenerator`, batch norm after every layer, nearest-neighbour doublings and 3x3 convolutions. Its
     samples are jittered: training sees them so, and so does everyone else.
+
+    Args:
+        kinds: of images in each class, which it tells apart; how many samples are of which is `kind_shares`.
     """
 
     NARROWEST = 16
 
-    def __init__(self, spec: ImageSpec, *, latent_size: int, channels: int, jitter: Jitter = STILL) -> None:
+    def __init__(
+        self, spec: ImageSpec, *, latent_size: int, channels: int, jitter: Jitter = STILL, kinds: int = 1
+    ) -> None:
         super().__init__()
         self.spec, self.latent_size, self.jitter = spec, latent_size, jitter
+        self.num_groups = spec.num_classes * kinds
+        if kinds > 1:
+            self.register_buffer("kind_shares", torch.ones(spec.num_classes, kinds))
+            self.kind_shares: Tensor
         doublings = max(1, math.ceil(math.log2(max(spec.height, spec.width) / 8)))
         widths = [max(channels >> level, min(self.NARROWEST, channels)) for level in range(doublings + 1)]
         self.map_shape = (channels, -(-spec.height // 2**doublings), -(-spec.width // 2**doublings))
-        self.to_map = nn.Linear(latent_size + spec.num_classes, math.prod(self.map_shape))
+        self.to_map = nn.Linear(latent_size + self.num_groups, math.prod(self.map_shape))
         self.map_norm = nn.BatchNorm2d(channels)
         blocks: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             blocks += [DoublingConv(before, after), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         self.to_image = nn.Sequential(*blocks, nn.Conv2d(widths[-1], spec.channels, 3, padding=1))
 
-    def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
-        one_hot = F.one_hot(labels, self.spec.num_classes).to(latents.dtype)
+    def forward(self, latents: Tensor, groups: Tensor) -> Tensor:
+        """Groups are labels or, with several kinds of a class, label * kinds + kind."""
+        one_hot = F.one_hot(groups, self.num_groups).to(latents.dtype)
         maps = self.to_map(torch.cat([latents, one_hot], dim=1)).reshape(-1, *self.map_shape)
         maps = self.map_norm(maps.contiguous(memory_format=torch.channels_last)).relu()
         return self.to_image(maps).float().sigmoid()[:, :, : self.spec.height, : self.spec.width]
@@ -96,4 +106,11 @@ class UpsamplingGenerator(nn.Module):
 
     def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """One image for each label."""
-        return self.jitter(self(self.latents(len(labels), generator), labels), generator)
+        return self.jitter(self(self.latents(len(labels), generator), self._groups(labels, generator)), generator)
+
+    def _groups(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """Kinds are drawn by their shares."""
+        if self.num_groups == self.spec.num_classes:
+            return labels
+        kinds = torch.multinomial(self.kind_shares[labels], 1, generator=generator)[:, 0]
+        return labels * self.kind_shares.shape[1] + kinds

@@ -1,0 +1,108 @@
+"""Settings of the sketch: what they are by default and by preset, and how many kinds of a class noise allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from veilset.engines.contexts import PublicFacts
+from veilset.engines.option_checks import at_least_one
+from veilset.errors import ConfigError
+from veilset.nets.jitter import jitter_of
+from veilset.privacy.bounds import sum_sensitivity
+from veilset.sketch_file import MAX_ROUNDS
+
+CLASSES_PER_STEP = 40
+LEAST_PER_GROUP = 4
+"""Images of a kind in a step: fewer would tell little about their mean."""
+MOST_KINDS = 8
+CLEAR_KIND = 250
+"""Images of a kind for each standard deviation of the noise: fewer, and its sums say less than those of its class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchConfig:
+    """Settings of the sketch. What they were chosen on, and by what: docs/methods.md."""
+
+    preset: str = "fast"
+    networks: int = 4
+    width: int = 32
+    rounds: int = 2
+    kinds: int = 0  # of images in a class, from the second round on; 0: as many as the noise allows
+    first_share: float = 0.2  # of mu^2; the first round only has to give images to train networks on
+    trained_networks: int = 4
+    network_steps: int = 150
+    tone_share: float = 0.1  # of the row's squared length: brightness by place, which the networks cannot see
+    total_weight: float = 0.15  # the count's weight beside a row of length 1: costs 1 % more noise
+    network_seed: int = 0  # public
+    jitter: str = "objects"
+    latent_size: int = 32
+    channels: int = 64
+    first_steps: int = 400
+    steps: int = 3000
+    images_per_class: int = 4
+    networks_per_step: int = 1
+    learning_rate: float = 0.004
+    training_images: int = 5000
+
+    def __post_init__(self) -> None:
+        whole = ("networks", "width", "trained_networks", "network_steps", "latent_size", "channels", "first_steps")
+        at_least_one(self, *whole, "steps", "networks_per_step", "training_images")
+        if not 1 <= self.rounds <= MAX_ROUNDS:
+            raise ConfigError(f"1 to {MAX_ROUNDS} rounds", f"{self.rounds}", "Each round looks at all images once.")
+        for name in ("first_share", "tone_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"{name} between 0 and 1", f"{getattr(self, name)}", "It is a share.")
+        if self.kinds < 0:
+            raise ConfigError("kinds of at least 0", f"{self.kinds}", "0 takes as many as the noise allows.")
+        if self.images_per_class < 2:  # the mean of a class is estimated for each image from the other ones
+            raise ConfigError("images_per_class of at least 2", f"{self.images_per_class}", "Correct the option.")
+        if not (1e-9 <= self.learning_rate <= 1 and 0 < self.total_weight <= 10):
+            raise ConfigError("learning_rate up to 1, total_weight up to 10", "others", "Correct the options.")
+        jitter_of(self.jitter)
+
+    @property
+    def shares(self) -> list[float]:
+        """Shares of mu^2, round by round: the first one as set, the others alike."""
+        if self.rounds == 1:
+            return [1.0]
+        return [self.first_share, *[(1 - self.first_share) / (self.rounds - 1)] * (self.rounds - 1)]
+
+    @property
+    def last_kinds(self) -> int:
+        """Of a class in the last round: the first round knows no kinds."""
+        return self.kinds if self.rounds > 1 else 1
+
+    def row_bound(self, facts: PublicFacts) -> float:
+        """Of all rows of a unit together, with their counts."""
+        return math.hypot(1.0, self.total_weight) * (facts.rows_per_user or 1)
+
+    def groups_of_a_step(self, num_classes: int, kinds: int) -> tuple[int, int]:
+        """How many groups a step of the generator shows, and how many images of each: as many images for any kinds."""
+        each = max(min(LEAST_PER_GROUP, self.images_per_class), self.images_per_class // kinds)
+        images = min(CLASSES_PER_STEP, num_classes) * self.images_per_class
+        return min(num_classes * kinds, max(1, images // each)), each
+
+
+def clear_kinds(config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> int:
+    """Kinds of a class whose sums stand out from noise of this multiplier, by public numbers alone."""
+    noise = noise_multiplier * sum_sensitivity(config.row_bound(facts), facts.adjacency)
+    images = facts.declared_size / facts.spec.num_classes
+    return max(1, min(MOST_KINDS, int(images / (CLEAR_KIND * noise))))
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "fast": {},
+    "balanced": {
+        "networks": 100, "width": 128, "trained_networks": 24, "network_steps": 600, "channels": 256,
+        "first_steps": 3000, "steps": 20_000, "images_per_class": 16, "networks_per_step": 2,
+        "training_images": 20_000,
+    },
+    "best": {
+        "networks": 100, "width": 128, "trained_networks": 96, "network_steps": 1500, "channels": 256,
+        "first_steps": 6000, "steps": 100_000, "images_per_class": 16, "networks_per_step": 2,
+        "training_images": 40_000,
+    },
+}  # fmt: skip
