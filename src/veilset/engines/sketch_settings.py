@@ -17,8 +17,8 @@ from veilset.sketch_file import MAX_ROUNDS
 CLASSES_PER_STEP = 40
 LEAST_PER_GROUP = 4
 """Images of a kind in a step: fewer would tell little about their mean."""
-MOST_KINDS = 8
-CLEAR_KIND = 250
+MOST_KINDS = 12
+CLEAR_KIND = 160
 """Images of a kind for each standard deviation of the noise: fewer, and its sums say less than those of its class."""
 
 
