@@ -309,8 +309,7 @@ def test_a_turn_by_another_schedule_than_planned_is_refused(tmp_path: Path) -> N
 
 @pytest.fixture
 def _checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CHECKPOINT_EVERY", "CHECKPOINT_EVERY_TURNS"):
-        monkeypatch.setattr(teaching_settings, name, 2)
+    monkeypatch.setattr(teaching_settings, "steps_between", lambda *_: 2)
     monkeypatch.setattr(shard_teaching, "CHECKPOINT_EVERY_WARM_STEPS", 1)
 
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from veilset.data.shards import assign_shards
 from veilset.data.spec import Images, ImageSet, ImageSpec
+from veilset.engines.checkpointing import left_out
+from veilset.engines.clipped_gradients import last_step
 from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
@@ -35,6 +37,7 @@ from veilset.privacy.sampling import Draw, shard_draw
 from veilset.randomness import initialise
 
 CHECKPOINT_EVERY_WARM_STEPS = 500
+DOING = "teaching the generator"
 CLIP = 1.0
 """Of the gradient in one image, in the paper."""
 NORMS_EVERY = 20
@@ -54,10 +57,7 @@ class ShardTaught:
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
 
     def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        step = Gaussian(noise_multiplier)
-        if config.in_turn:
-            return Repeated(config.steps, ShardTouched(config.shards, config.turns, step))
-        return Repeated(config.steps, step)
+        return Repeated(config.steps, _step(config, noise_multiplier))
 
     def reserve(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # after a crash training ends a little earlier
@@ -121,16 +121,23 @@ class ShardTaught:
             lesson: Lesson = _in_turn(config, generator, teachers, draws, context)
         else:
             lesson = _together(config, generator, teachers, draws, context)
+        event = _step(config, context.noise_multiplier)
         teach(
             generator, teachers, lesson, config.effort, draws=draws, checkpoints=context.checkpoints,
-            may_end_early=context.door.ledger.resumed > 0,
-            progress=lambda done, total: context.progress("teaching the generator", done, total),
+            last_after=lambda done: last_step(context.door.ledger, event, done=done, planned=config.steps),
+            progress=lambda done, last: context.progress(left_out(DOING, last, config.steps), done, last),
         )  # fmt: skip
         return generator
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
         assert isinstance(model, UpsamplingGenerator | SpectralGenerator)
         return model.sample(labels, generator)
+
+
+def _step(config: TeachingSettings, noise_multiplier: float) -> Event:
+    """What one step is charged as."""
+    release = Gaussian(noise_multiplier)
+    return ShardTouched(config.shards, config.turns, release) if config.in_turn else release
 
 
 def _together(

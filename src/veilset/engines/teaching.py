@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from veilset.engines.checkpointing import Checkpoints, keep, restore
 from veilset.engines.critic_training import Fakes, PooledFakes
 from veilset.engines.weight_average import WeightAverage
-from veilset.errors import BudgetExceeded
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.spectral_generators import SpectralGenerator, coin_flips
@@ -136,7 +135,7 @@ def teach(
     lesson: Lesson,
     effort: Effort,
     *,
-    may_end_early: bool,
+    last_after: Callable[[int], int],
     draws: torch.Generator,
     checkpoints: Checkpoints,
     progress: Callable[[int, int], None],
@@ -144,7 +143,7 @@ def teach(
     """Trains `generator` and puts the average of its weights in place.
 
     Args:
-        may_end_early: where a crash cost what was charged ahead, training ends when no more may be released.
+        last_after: the number of steps after which training ends, where so many are already done.
     """
     optimiser = torch.optim.Adam(generator.parameters(), lr=effort.learning_rate, betas=effort.betas, fused=True)
     average = WeightAverage(list(generator.parameters()), effort.average)
@@ -154,28 +153,23 @@ def teach(
     teachers.load_state_dict(state)
     del state  # all teachers may be gigabytes
     generator.train()
-    progress(first, effort.steps)
+    last = last_after(first)
+    progress(first, last)
 
     def keep_after(step: int) -> None:
         keep(checkpoints, NAME, step, generator, optimiser, draws, {**averages, **_named(teachers.state_dict())})
 
-    for step in range(first, effort.steps):
+    for step in range(first, last):
         for group in optimiser.param_groups:
             group["lr"] = effort.learning_rate * _faded(step / effort.steps if effort.fading else 0.0)
-        try:
-            images, gradient = lesson(step)
-        except BudgetExceeded:
-            if step == 0 or not may_end_early:
-                raise
-            keep_after(effort.steps)  # this was the last step: whoever resumes must not ask for more
-            break
+        images, gradient = lesson(step)
         optimiser.zero_grad()
         images.backward(gradient)  # type: ignore[no-untyped-call]
         optimiser.step()
         average.update()
-        if (step + 1) % effort.checkpoint_every == 0 or step + 1 == effort.steps:
+        if (step + 1) % effort.checkpoint_every == 0 or step + 1 == last:
             keep_after(step + 1)
-        progress(step + 1, effort.steps)
+        progress(step + 1, last)
     with torch.no_grad():
         for weight, value in zip(generator.parameters(), average.values, strict=True):
             weight.copy_(value)

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import torch
 
 from veilset.data.spec import ImageSpec
+from veilset.engines.checkpointing import steps_between
 from veilset.engines.critic_training import bytes_kept
 from veilset.engines.option_checks import at_least_one
 from veilset.engines.teaching import Effort
@@ -76,11 +77,11 @@ class TeachingSettings:
         if self.in_turn:  # as in the paper; its average has another warm-up, which is forgotten after 9,000 steps
             return Effort(
                 steps=self.steps, learning_rate=self.learning_rate, fading=False, betas=(0.5, 0.9), average=0.999,
-                checkpoint_every=CHECKPOINT_EVERY_TURNS,
+                checkpoint_every=steps_between(self.steps, CHECKPOINT_EVERY_TURNS),
             )  # fmt: skip
         return Effort(
             steps=self.steps, learning_rate=self.learning_rate, fading=True, betas=(0.5, 0.99), average=0.99,
-            checkpoint_every=CHECKPOINT_EVERY,
+            checkpoint_every=steps_between(self.steps, CHECKPOINT_EVERY),
         )  # fmt: skip
 
     def bytes_of_teachers(self, spec: ImageSpec) -> int:

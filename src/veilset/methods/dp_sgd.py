@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, last_step
 from veilset.engines.gradient_matching import Standard
 from veilset.engines.option_checks import at_least_one, positive
@@ -30,7 +30,7 @@ from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import sum_sensitivity
 
 CHECKPOINT_EVERY = 20
-"""Releases. There are a few hundred, and a resumed run goes without those that it lost."""
+"""There are a few hundred steps."""
 DOING = "training on private gradients"
 
 
@@ -107,13 +107,14 @@ class DpSgd(SampledReleases):
         event = terms.event(context.noise_multiplier, context.facts.adjacency)
         planned = self.releases(config, context.facts)
         last = last_step(context.door.ledger, event, done=done, planned=planned)
-        context.progress(DOING, done, last)
+        doing, every = left_out(DOING, last, planned), steps_between(planned, CHECKPOINT_EVERY)
+        context.progress(doing, done, last)
         for step in range(done, last):
             released = private.release(gradients, context.door, context.noise_multiplier)
             for value, gradient in zip(network.parameters(), released, strict=True):
                 value.grad = gradient
             optimiser.step()
-            if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+            if (step + 1) % every == 0 or step + 1 == last:
                 keep(context.checkpoints, "classifier", step + 1, network, optimiser, draws)
-            context.progress(DOING, step + 1, last)
+            context.progress(doing, step + 1, last)
         return network

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from veilset.data.spec import Images, ImageSet
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, positive
@@ -31,7 +31,6 @@ from veilset.nets.image_sets import FixedImages
 from veilset.privacy.bounds import Adjacency
 
 CHECKPOINT_EVERY = 500
-"""Releases: as many as are charged at once."""
 HISTORY_EVERY = 50
 DOING = "matching private features"
 
@@ -103,7 +102,8 @@ class Ndpdc(SampledSet):
         done = restore(context.checkpoints, "set", made, optimiser, draws, {"counts": counts})
         event = terms.event(context.noise_multiplier, context.facts.adjacency)
         last = last_step(context.door.ledger, event, done=done, planned=config.steps)
-        context.progress(DOING, done, last)
+        doing, every = left_out(DOING, last, config.steps), steps_between(config.steps, CHECKPOINT_EVERY)
+        context.progress(doing, done, last)
         for step in range(done, last):
             restart(network, draws)
             sums = private.release_by_class(
@@ -115,9 +115,9 @@ class Ndpdc(SampledSet):
             distance = match_means(network, made, optimiser, targets, config.clip_norm)
             if (step + 1) % HISTORY_EVERY == 0:
                 context.history("matching distance", step + 1, float(distance))
-            if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+            if (step + 1) % every == 0 or step + 1 == last:
                 keep(context.checkpoints, "set", step + 1, made, optimiser, draws, {"counts": counts})
-            context.progress(DOING, step + 1, last)
+            context.progress(doing, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching
 from veilset.engines.option_checks import at_least_one, positive
@@ -41,7 +41,6 @@ from veilset.nets.image_sets import FixedImages, labels_of
 from veilset.privacy.bounds import Adjacency
 
 CHECKPOINT_EVERY = 500
-"""Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
 HISTORY_EVERY = 50
 DOING = "matching private gradients"
 
@@ -135,10 +134,12 @@ class Psg(SampledSet):
         gradients = PerSampleGradients(network, losses=standardised_losses(config.standard), replayed=True)
         made = start(config, spec, context.generator("psg images"))
         matching = matching_of(config, network, made, labels_of(spec, config.images_per_class, context.device))
-        done = kept = restore(context.checkpoints, "set", made, matching.optimiser, draws)
+        both = nn.ModuleDict({"set": made, "network": network})
+        done = restore(context.checkpoints, "set", both, matching.optimiser, draws)
         event = terms.event(context.noise_multiplier, context.facts.adjacency)
         last = last_step(context.door.ledger, event, done=done, planned=config.releases)
-        context.progress(DOING, done, last)
+        doing, every = left_out(DOING, last, config.releases), steps_between(config.releases, CHECKPOINT_EVERY)
+        context.progress(doing, done, last)
         for step in range(done, last):
             place = step % config.steps_of_a_run + 1
             if place == 1:
@@ -148,11 +149,9 @@ class Psg(SampledSet):
                 matching.train(config.schedule[1], draws)
             if (step + 1) % HISTORY_EVERY == 0:
                 context.history("matching distance", step + 1, float(matching.distance))
-            ends = place == config.steps_of_a_run and step + 1 - kept >= CHECKPOINT_EVERY
-            if ends or step + 1 == last:
-                keep(context.checkpoints, "set", step + 1, made, matching.optimiser, draws)
-                kept = step + 1
-            context.progress(DOING, step + 1, last)
+            if (step + 1) % every == 0 or step + 1 == last:
+                keep(context.checkpoints, "set", step + 1, both, matching.optimiser, draws)
+            context.progress(doing, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
 
 
