@@ -422,7 +422,7 @@ def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_no
 
 @pytest.mark.parametrize("batch", [0, 21])
 def test_an_expected_batch_beyond_the_declared_size_is_refused(batch: int) -> None:
-    with pytest.raises(ConfigError, match="expected batch"):
+    with pytest.raises(ConfigError, match=r"expected_batch from 1 to 20\n.*images is expected, of 20 declared"):
         terms_for(batch=batch)
 
 

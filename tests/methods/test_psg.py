@@ -114,6 +114,11 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
         tiny_config(**settings)
 
 
+def test_a_single_class_is_refused_before_pure_noise_is_bought() -> None:
+    with pytest.raises(ConfigError, match="two or more classes for psg"):
+        tiny_plan(make_images((9,)), "psg")
+
+
 # --- what is done with it --------------------------------------------------------------------------------------------
 
 

@@ -131,7 +131,7 @@ class AggregationSettings:
         """Of a sample of so many batches."""
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=batches * self.expected_batch, clip_norm=self.clip_norm,
-            rows_per_user=facts.rows_per_user,
+            rows_per_user=facts.rows_per_user, option_times=batches,
         )  # fmt: skip
 
     def feature_bound(self, spec: ImageSpec) -> float:

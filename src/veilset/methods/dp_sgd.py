@@ -21,7 +21,7 @@ from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, last_step
 from veilset.engines.gradient_matching import Standard
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
 from veilset.errors import ConfigError
@@ -67,6 +67,7 @@ class DpSgd(SampledReleases):
     published_source: ClassVar[str] = "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus"
 
     def terms(self, config: DpSgdConfig, facts: PublicFacts) -> GradientTerms:
+        two_classes(self.name, facts.spec)
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
             rows_per_user=facts.rows_per_user,

@@ -69,6 +69,7 @@ class Ndpdc(SampledSet):
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.group * facts.spec.num_classes,
             clip_norm=config.clip_norm, rows_per_user=facts.rows_per_user, total_weight=config.total_weight,
+            option="group", option_times=facts.spec.num_classes,
         )  # fmt: skip
 
     def forecast(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:

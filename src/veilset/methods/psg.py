@@ -25,7 +25,7 @@ from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import (
     CPU_SPEED,
@@ -101,6 +101,7 @@ class Psg(SampledSet):
     }
 
     def terms(self, config: PsgConfig, facts: PublicFacts) -> GradientTerms:
+        two_classes(self.name, facts.spec)
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
             rows_per_user=facts.rows_per_user,
