@@ -6,7 +6,7 @@ import pytest
 import torch
 from contract.cases import TINY, make_images
 
-from veilset.engines.targets import targets_of
+from veilset.engines.targets import targets_of, usable_counts
 from veilset.methods.base import get_method, make_config
 from veilset.sketch_file import Round
 
@@ -36,3 +36,7 @@ def test_a_class_without_a_credible_count_is_not_divided_by_zero() -> None:
     sums[1, -1] = -5.0
     targets = targets_of([Round(bank, sums)], [1.0], config.total_weight, len(images), torch.device("cpu"))
     assert all(bool(target.means.isfinite().all()) for target in targets)
+
+
+def test_a_class_without_a_positive_count_is_taken_for_a_small_one() -> None:
+    assert usable_counts(torch.tensor([40.0, 0.0, -3.0]), 50).tolist() == [40.0, 5.0, 5.0]

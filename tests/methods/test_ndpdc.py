@@ -14,7 +14,7 @@ from veilset.data.spec import ImageSpec
 from veilset.engines.gradient_matching import FreePixels, Standard
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, make_config
-from veilset.methods.ndpdc import Ndpdc, NdpdcConfig, match_means, mean_counts
+from veilset.methods.ndpdc import Ndpdc, NdpdcConfig, match_means
 from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import PoissonSampled, steps
@@ -55,10 +55,6 @@ def test_a_release_has_a_row_of_features_and_a_count_for_every_class() -> None:
     door, _ = world(make_images((7, 5, 3)))
     assert [tuple(out.shape) for out in door.outputs] == [(3, 16 + 1)] * 4
     assert door.captures[0].allowed == pytest.approx((1 + 0.15**2) ** 0.5)
-
-
-def test_a_class_without_a_positive_count_is_taken_for_a_small_one() -> None:
-    assert mean_counts(torch.tensor([40.0, 0.0, -3.0]), 50).tolist() == [[40.0], [5.0], [5.0]]
 
 
 def test_matching_brings_the_mean_features_of_a_class_to_their_targets() -> None:

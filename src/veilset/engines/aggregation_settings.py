@@ -27,7 +27,6 @@ from veilset.nets.aggregating_critics import (
     feature_shape,
     map_shapes,
 )
-from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Composed, Event, Repeated
 
 SHORTEST_SLOPE = 1e-30
@@ -189,5 +188,4 @@ class AggregationSettings:
 
     def sensitivity(self, facts: PublicFacts) -> float:
         """Of a sum of features."""
-        replaced = facts.adjacency is Adjacency.REPLACE
-        return self.feature_bound(facts.spec) * (facts.rows_per_user or 1) * (2 if replaced else 1)
+        return facts.sensitivity(self.feature_bound(facts.spec))

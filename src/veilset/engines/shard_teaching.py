@@ -30,7 +30,7 @@ from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
 from veilset.nets.spectral_generators import SpectralGenerator
 from veilset.nets.stacked_generators import Generators
-from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_shards
+from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_sensitivity, sum_shards
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated, ShardTouched
 from veilset.privacy.sampling import Draw, shard_draw
@@ -202,14 +202,14 @@ def _warm_start(config: TeachingSettings, critics: CriticStack, draws: torch.Gen
     )  # fmt: skip
 
 
-def _sensitivity(facts: PublicFacts) -> int:
-    """Of a sum over shards, in rows."""
-    return 4 if facts.adjacency is Adjacency.REPLACE else 2
+def _sensitivity(facts: PublicFacts) -> float:
+    """Of a sum over shards, in rows: the answer of a whole shard may turn round, whoever is in it."""
+    return 2 * sum_sensitivity(1.0, facts.adjacency)
 
 
 def _sentence(config: TeachingSettings, facts: PublicFacts, numbers: int) -> str:
     replaced = facts.adjacency is Adjacency.REPLACE
-    change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+    change = f"{facts.change} moves"
     if config.in_turn:
         whose = "the answers of at most two critics" if replaced else "the answers of its own critic alone"
         return (
@@ -218,5 +218,5 @@ def _sentence(config: TeachingSettings, facts: PublicFacts, numbers: int) -> str
         )
     return (
         f"{config.steps} times a noisy sum over {config.shards} critics of {numbers} bounded numbers; {change} it by "
-        f"at most {_sensitivity(facts)}"
+        f"at most {_sensitivity(facts):g}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from veilset.engines.matching import Target
 from veilset.sketch_file import Round
@@ -15,9 +16,7 @@ def targets_of(
 ) -> list[Target]:
     """Released sums as mean features of each class: divided by the noisy count of the first round."""
     first = rounds[0].sums
-    # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
-    floor = 0.1 * declared_size / len(first)
-    counts = (first[:, -1:] / total_weight).clamp(min=floor)
+    counts = usable_counts(first[:, -1:] / total_weight, declared_size / len(first))
     by_round = [
         [
             Target(bank.to(device), means.to(device), weight * share)
@@ -27,6 +26,12 @@ def targets_of(
     ]
     networks, tones = zip(*by_round, strict=True)
     return [*networks, _together(tones)]
+
+
+def usable_counts(counts: Tensor, even: float) -> Tensor:
+    """Noisy counts to divide sums by: a class whose count is near or below zero is treated as if it had a tenth of its
+    even share."""
+    return counts.clamp(min=0.1 * even)
 
 
 def _together(targets: Sequence[Target]) -> Target:

@@ -27,7 +27,6 @@ from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplicat
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register_other
 from veilset.nets.classifiers import ConvNet
-from veilset.privacy.bounds import sum_sensitivity
 
 CHECKPOINT_EVERY = 20
 """There are a few hundred steps."""
@@ -77,7 +76,7 @@ class DpSgd(SampledReleases):
         return config.epochs * math.ceil(facts.declared_size / config.expected_batch)
 
     def forecast(self, config: DpSgdConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        sensitivity = sum_sensitivity(config.clip_norm, facts.adjacency) * (facts.rows_per_user or 1)
+        sensitivity = facts.sensitivity(config.clip_norm)
         numbers = sum(value.numel() for value in self.build(config, facts.spec).parameters())
         releases = self.releases(config, facts)
         # Clipped gradients of natural images agree by about a third; what is learned is a sum over all releases.

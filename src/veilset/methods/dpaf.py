@@ -103,12 +103,12 @@ class Dpaf:
         return Published(epsilon, "refuted", f"{self.paper}, theorem 6; its theorem 1 is false (hidden layers)")
 
     def forecast(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
+        spec = facts.spec
         bound, sensitivity = config.feature_bound(spec), config.sensitivity(facts)
         # Features of a batch agree by about a third, in as many numbers as their squared length; the critic sees means.
         signal, noise = config.expected_batch * bound / 3, noise_multiplier * sensitivity * bound
         numbers = sum(value.numel() for value in config.critic(spec).before_average())
-        change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+        change = f"{facts.change} moves"
         bounded = f"{change} a sum of features by at most {sensitivity:.4g}"
         unbounded = f"{change} the gradients of all others as well, so that no bound is proven"
         return Forecast(

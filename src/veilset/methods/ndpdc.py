@@ -25,10 +25,10 @@ from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, l
 from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, positive
 from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
+from veilset.engines.targets import usable_counts
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages
-from veilset.privacy.bounds import Adjacency
 
 CHECKPOINT_EVERY = 500
 HISTORY_EVERY = 50
@@ -73,9 +73,7 @@ class Ndpdc(SampledSet):
         )  # fmt: skip
 
     def forecast(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
-        row_bound = math.hypot(config.clip_norm, config.total_weight) * (facts.rows_per_user or 1)
-        sensitivity = row_bound * (2 if replaced else 1)
+        spec, sensitivity = facts.spec, facts.sensitivity(math.hypot(config.clip_norm, config.total_weight))
         numbers = ConvNet(spec, torch.Generator(), width=config.width).dense.in_features
         images = spec.num_classes * (config.group + 6 * config.images_per_class)
         pixels = spec.height * spec.width
@@ -87,8 +85,7 @@ class Ndpdc(SampledSet):
             seconds=10 + config.steps * images * 2 * layers * pixels / CPU_SPEED,
             megabytes=(facts.declared_size * spec.num_values) / 1e6 + 500,
             released=f"{config.steps:,} times, for each class, a noisy sum of {numbers:,} bounded features and a count "
-            f"over secret samples; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at "
-            f"most {sensitivity:.4g}",
+            f"over secret samples; {facts.change} moves it by at most {sensitivity:.4g}",
         )
 
     def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:
@@ -111,7 +108,7 @@ class Ndpdc(SampledSet):
                 lambda inputs, _: network.features(config.standard.of(inputs)), context.door, context.noise_multiplier
             )
             counts += sums[:, -1] / config.total_weight
-            targets = (sums[:, :-1] / mean_counts(counts / (step + 1), config.group)).float()
+            targets = (sums[:, :-1] / usable_counts(counts / (step + 1), config.group)[:, None]).float()
             optimiser.param_groups[0]["lr"] = config.pixel_rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
             distance = match_means(network, made, optimiser, targets, config.clip_norm)
             if (step + 1) % HISTORY_EVERY == 0:
@@ -120,12 +117,6 @@ class Ndpdc(SampledSet):
                 keep(context.checkpoints, "set", step + 1, made, optimiser, draws, {"counts": counts})
             context.progress(doing, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
-
-
-def mean_counts(counts: Tensor, even: float) -> Tensor:
-    """Records of each class in a sample, (classes, 1), from the mean of noisy counts. A class whose count is near or
-    below zero is treated as if it had a tenth of its even share."""
-    return counts.clamp(min=0.1 * even)[:, None]
 
 
 def match_means(

@@ -38,7 +38,6 @@ from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages, labels_of
-from veilset.privacy.bounds import Adjacency
 
 CHECKPOINT_EVERY = 500
 HISTORY_EVERY = 50
@@ -108,8 +107,7 @@ class Psg(SampledSet):
         )  # fmt: skip
 
     def forecast(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
-        sensitivity = config.clip_norm * (facts.rows_per_user or 1) * (2 if replaced else 1)
+        spec, sensitivity = facts.spec, facts.sensitivity(config.clip_norm)
         network = ConvNet(spec, torch.Generator(), width=config.width)
         numbers = sum(value.numel() for value in network.parameters())
         # Clipped gradients of natural images agree by about a third; what is matched is a sum over all releases.
@@ -122,8 +120,7 @@ class Psg(SampledSet):
             seconds=10 + config.releases * (passes * 2 * multiplications(config.width, spec) / CPU_SPEED),
             megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
-            f"{config.expected_batch} images; {'replacing' if replaced else 'adding or removing'} one {facts.unit} "
-            f"moves a sum by at most {sensitivity:.4g}",
+            f"{config.expected_batch} images; {facts.change} moves a sum by at most {sensitivity:.4g}",
         )
 
     def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:

@@ -146,9 +146,7 @@ class Sketch:
         spec = facts.spec
         numbers = config.networks * MAP * MAP * config.width + ToneBank(spec.channels).length
         self.layout(config).check_size(spec)
-        row_bound = math.hypot(1.0, config.total_weight) * (facts.rows_per_user or 1)
-        replaced = facts.adjacency is Adjacency.REPLACE
-        sensitivity = row_bound * (2 if replaced else 1)
+        sensitivity = facts.sensitivity(math.hypot(1.0, config.total_weight))
         signal = facts.declared_size / spec.num_classes / 2
         networks = config.networks + config.trained_networks * (config.rounds - 1)
         # Two convolutions of the second block dominate; training goes there and back.
@@ -165,8 +163,7 @@ class Sketch:
             + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
             + (f", then {config.rounds - 1} more with trained networks" if config.rounds > 1 else "")
-            + f"; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at most "
-            f"{sensitivity:.4g}",
+            + f"; {facts.change} moves it by at most {sensitivity:.4g}",
         )
 
     def build(self, config: SketchConfig, spec: ImageSpec) -> UpsamplingGenerator:
