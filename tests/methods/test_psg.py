@@ -26,6 +26,7 @@ from veilset.run import execute, resume
 ALL = {"expected_batch": 20}
 """A sample of everybody: priced at once, where the price is not what a test is about."""
 MNIST = ImageSpec(height=28, width=28, channels=1, class_names=tuple("0123456789"))
+FACTS = PublicFacts(spec=MNIST, declared_size=60_000, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
 
 
 def mnist_plan(**options: Any) -> Plan:
@@ -112,6 +113,11 @@ def test_one_run_more_than_planned_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         tiny_config(**settings)
+
+
+def test_memory_grows_with_the_images_that_are_moved_together() -> None:
+    few, many = (Psg().forecast(PsgConfig(images_per_class=each), FACTS, 1.0).megabytes for each in (10, 20))
+    assert many - few == pytest.approx(1000, rel=0.2), "as measured"
 
 
 def test_a_single_class_is_refused_before_pure_noise_is_bought() -> None:

@@ -40,6 +40,8 @@ CHECKPOINT_EVERY_WARM_STEPS = 500
 DOING = "teaching the generator"
 CLIP = 1.0
 """Of the gradient in one image, in the paper."""
+FEWEST_IMAGES = 10
+"""Of a shard, below which a plan warns that its critic learns little."""
 NORMS_EVERY = 20
 """Steps between two looks at the lengths of gradients."""
 
@@ -81,15 +83,29 @@ class ShardTaught:
     def forecast(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec = facts.spec
         answers = 1 if config.in_turn else config.shards
+        with_images = min(1.0, facts.declared_size / config.shards)  # a critic without any answers nothing
         numbers = config.images_per_step * (spec.num_values if config.in_turn else config.coarse_numbers(spec))
         sensitivity = 2 if config.in_turn else _sensitivity(facts)
-        signal, noise = answers * math.sqrt(config.steps) / 2, noise_multiplier * sensitivity * math.sqrt(numbers)
+        signal = answers * with_images * math.sqrt(config.steps) / 2
+        noise = noise_multiplier * sensitivity * math.sqrt(numbers)
         rows = 24 * answers * numbers  # in three forms of 8 bytes
         return Forecast(
             signal_to_noise=signal / noise,
             seconds=10 + 2 * config.products(spec) / 2.5e10,
-            megabytes=500 + 1e-6 * (facts.declared_size * spec.num_values + config.bytes_of_teachers(spec) + rows),
+            megabytes=500
+            + 1e-6 * (facts.declared_size * spec.num_values + config.bytes_of_teachers(spec) + rows)
+            + 1e-6 * config.bytes_of_pool(spec),
             released=_sentence(config, facts, numbers),
+        )
+
+    def cautions(self, config: TeachingSettings, facts: PublicFacts) -> tuple[str, ...]:
+        each = facts.declared_size / config.shards
+        if each >= FEWEST_IMAGES:
+            return ()
+        better = max(1, facts.declared_size // FEWEST_IMAGES)
+        return (
+            f"each of {config.shards:,} critics has about {each:.2g} images to learn from: expect little. Fewer shards "
+            f"help, at most {better:,} for this declared size.",
         )
 
     def build(self, config: TeachingSettings, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:

@@ -25,6 +25,8 @@ from veilset.nets.spectral_generators import SpectralGenerator, coin_flips
 from veilset.privacy.sampling import Draw
 
 NAME = "generator"
+POOL_AT_ONCE = 512
+"""Images of the pool that the generator makes in one pass: classes may be many."""
 Lesson = Callable[[int], tuple[Tensor, Tensor]]
 """Step -> generated images, with their graph, and the released gradient of the loss in them."""
 Watch = Callable[[int, Tensor], None]
@@ -66,7 +68,8 @@ class Together:
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         classes = torch.arange(self.generator.spec.num_classes, device=self.draws.device)
         with torch.no_grad():
-            pool = self.generator.sample(classes.repeat_interleave(self.pool), self.draws)
+            pieces = classes.repeat_interleave(self.pool).split(POOL_AT_ONCE)
+            pool = torch.cat([self.generator.sample(labels, self.draws) for labels in pieces])
         fakes = PooledFakes(pool.unflatten(0, (-1, self.pool)))
         self.teachers.train(fakes, self.teacher_steps + (self.warm_up if step == 0 else 0))
         images, labels = _batch(self.generator, self.images, self.draws)

@@ -115,10 +115,12 @@ class Psg(SampledSet):
         rounds, epochs = config.schedule
         images = spec.num_classes * config.images_per_class
         passes = 3 * config.expected_batch + 9 * images + 3 * images * epochs / config.steps * (rounds - 1) / rounds
+        # All images are moved in one step, whose second derivatives keep about twenty maps of each layer.
+        maps = 20 * 4 * images * config.width * spec.height * spec.width * 21 // 16
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
             seconds=10 + config.releases * (passes * 2 * multiplications(config.width, spec) / CPU_SPEED),
-            megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 400,
+            megabytes=(facts.declared_size * spec.num_values + 100 * numbers + maps) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
             f"{config.expected_batch} images; {facts.change} moves a sum by at most {sensitivity:.4g}",
         )

@@ -160,6 +160,7 @@ class Sketch:
             # Images, rows of a batch, and for every class a row of sums, of means and of residuals.
             megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6
             + 16e-6 * spec.num_classes * numbers
+            + (4e-6 * _training_images(config, spec) * spec.num_values if config.rounds > 1 else 0)
             + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
             + (f", then {config.rounds - 1} more with trained networks" if config.rounds > 1 else "")
@@ -289,5 +290,5 @@ def train_networks(
 
 
 def _training_images(config: SketchConfig, spec: ImageSpec) -> int:
-    """Enough for every class, and no more than fit into half a gigabyte."""
+    """Ten of every class and, where these leave room, as many as fit into half a gigabyte."""
     return max(10 * spec.num_classes, min(config.training_images, (1 << 27) // spec.num_values))
