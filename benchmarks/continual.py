@@ -87,7 +87,7 @@ class Row:
         return shlex.join([*words, "--classifier", self.classifier, "--samples-per-class", str(self.samples_per_class)])
 
     def lines_in(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The newest line of each stage, in order, of those that are this row's."""
+        """The newest line of each task, in order; none where one is missing, because the row is not measured then."""
         mine = (self.method, self.split, self.epsilon, self.protocol, self.settings)
         keys = ("method", "dataset", "epsilon_target", "protocol", "settings")
         found = {
@@ -95,11 +95,16 @@ class Row:
             for line in lines
             if tuple(line[key] for key in keys) == mine and line["n"] >= len(self.seeds)
         }
-        return [found[metric] for metric in sorted(found)]
+        wanted = [stage_metric(stage) for stage in range(1, len(split_partition(self.dataset).tasks) + 1)]
+        return [found[metric] for metric in wanted] if found.keys() >= set(wanted) else []
 
     def folder(self, bench: Bench) -> Path:
         value = [self.command, self.settings, bench.commit, bench.device_name]
         return bench.partial / f"continual-{hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]}"
+
+
+def stage_metric(stage: int) -> str:
+    return f"accuracy after task {stage}"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -134,7 +139,7 @@ def run_row(row: Row, bench: Bench) -> None:
         results.append(
             bench.results, method=row.method, dataset=row.split, accounting="proven", claim=seeds[-1]["claim"],
             epsilon_target=row.epsilon, protocol=row.protocol, settings=row.settings,
-            metric=f"accuracy after task {stage + 1}", values=[seed["accuracies"][stage] for seed in seeds],
+            metric=stage_metric(stage + 1), values=[seed["accuracies"][stage] for seed in seeds],
             seeds=row.seeds, seconds=sum(seed["seconds"] for seed in seeds), device=bench.device_name,
             commit=bench.commit, command=row.command,
         )  # fmt: skip

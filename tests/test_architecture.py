@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("artifact", "score_release", "sketch_file", "nets", "data", "budget", "card", "sketch_card"),
     ("privacy",),
     ("files", "randomness", "compilation"),
-    ("errors",),
+    ("errors", "version"),
 )
 """From top to bottom. A module may import its own layer and any below; `veilset/__init__.py` gathers public names."""
 RANK = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}
@@ -75,10 +75,8 @@ def wrong_imports(path: Path, module: ast.Module) -> list[str]:
     wrong = []
     for name in imports(module):
         parts = name.split(".")
-        if parts[0] != "veilset" or len(parts) == 1:
-            continue
-        theirs = parts[1] if parts[1] in RANK or (SOURCE / parts[1]).exists() else None
-        if theirs is not None and RANK[theirs] < RANK[mine]:
+        # The package itself, of which other names are, gathers all layers: it lies above each of them.
+        if parts[0] == "veilset" and RANK.get(".".join(parts[1:2]), -1) < RANK[mine]:
             wrong.append(name)
     return wrong
 
@@ -224,6 +222,8 @@ def test_a_bare_gpu_host_with_five_packages_can_plan_and_fit(tmp_path: Path) -> 
         ("nets/x.py", "from veilset.methods import base"),
         ("engines/x.py", "from veilset.run import execute"),
         ("evaluate/x.py", "from veilset import run"),
+        ("goals.py", "import veilset"),
+        ("goals.py", "from veilset import __version__"),
     ],
 )
 def test_the_check_of_imports_notices_an_import_that_points_up(where: str, code: str) -> None:

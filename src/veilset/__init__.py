@@ -1,13 +1,12 @@
 """Veilset: from a sensitive, labelled image collection to a synthetic one that may be shared."""
 
-__version__ = "0.1.0"
-
 from veilset.api import continual, fit, plan
 from veilset.data import ImageSet, ImageSpec, load, stream
 from veilset.errors import VeilsetError
 from veilset.methods.base import all_methods
 from veilset.model import Model, from_pretrained
 from veilset.privacy.claim import Claim
+from veilset.version import __version__
 
 __all__ = [
     "Claim",
@@ -15,6 +14,7 @@ __all__ = [
     "ImageSpec",
     "Model",
     "VeilsetError",
+    "__version__",
     "all_methods",
     "continual",
     "fit",

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import veilset
 from veilset.artifact import (
     Privacy,
     load_module,
@@ -34,6 +33,7 @@ from veilset.nets.classifiers import ConvNet
 from veilset.partition import Partition
 from veilset.privacy.claim import Claim
 from veilset.privacy.events import Gaussian, PoissonSampled, Repeated
+from veilset.version import __version__
 
 METHOD = DpSgd()
 KIND = "classifier"
@@ -73,7 +73,7 @@ class PrivateClassifier:
 def classifier_files(plan: Plan, partition: Partition, network: ConvNet, privacy: Privacy) -> dict[str, bytes]:
     """The files of a released classifier that was trained on the tasks of `partition`."""
     config = {
-        "veilset": veilset.__version__,
+        "veilset": __version__,
         "kind": KIND,
         "method": METHOD.name,
         "config": plan.config,

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 
 from torch import nn
 
-import veilset
 from veilset.artifact import Privacy, model_bytes, privacy_bytes
 from veilset.card import model_card
 from veilset.classifier import KIND as CLASSIFIER
@@ -26,6 +25,7 @@ from veilset.privacy.claim import Claim, Published
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.run_folder import RunFolder
 from veilset.sketch_file import FILE, sketch_bytes
+from veilset.version import __version__
 
 
 class HasPrivacy(Protocol):
@@ -135,7 +135,7 @@ class ClassifierGoal:
 def model_config(plan: Plan) -> dict[str, Any]:
     """config.json of a model."""
     return {
-        "veilset": veilset.__version__,
+        "veilset": __version__,
         "method": plan.method,
         "config": plan.config,
         "spec": plan.facts.spec.to_json(),

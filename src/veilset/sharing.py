@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import veilset
 from veilset.artifact import MODEL, parse_json, read_release, write_release
 from veilset.card import classifier_card
 from veilset.classifier import PrivateClassifier, is_classifier, open_classifier
@@ -32,6 +31,7 @@ from veilset.run import BEFORE_BUDGET, UNTRACKED
 from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, names_a_benchmark, read_noisy_scores
 from veilset.sketch_file import FILE
 from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
+from veilset.version import __version__
 
 Opened = Model | SketchRelease | PrivateClassifier
 
@@ -163,7 +163,7 @@ def _check_card(files: dict[str, bytes], opened: Opened) -> None:
     """
     claim = opened.claim
     config = parse_json(files["config.json"], "config.json")
-    same_words = config.get("veilset") == veilset.__version__
+    same_words = config.get("veilset") == __version__
     every = {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *_own_assumptions(config, opened)}
     missing = every - set(claim.assumptions)
     if claim.epsilon is not None and missing and same_words:

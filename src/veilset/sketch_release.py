@@ -17,7 +17,6 @@ from typing import Any
 
 from torch import Tensor
 
-import veilset
 from veilset.artifact import Privacy, parse_json, privacy_bytes, read_privacy, read_release
 from veilset.card import model_card
 from veilset.data.spec import ImageSpec
@@ -29,6 +28,7 @@ from veilset.privacy.events import Composed, Gaussian
 from veilset.privacy.ledger import LedgerRecord
 from veilset.sketch_card import sketch_card
 from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors
+from veilset.version import __version__
 
 METHOD = "sketch"
 KIND = "sketch"
@@ -162,7 +162,7 @@ def release_config(
 ) -> dict[str, Any]:
     """config.json of a sketch; nothing but declared facts and hashes of what is released anyway."""
     return {
-        "veilset": veilset.__version__,
+        "veilset": __version__,
         "kind": KIND,
         "method": METHOD,
         "spec": facts.spec.to_json(),

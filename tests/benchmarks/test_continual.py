@@ -78,6 +78,21 @@ def test_a_recorded_row_is_skipped_and_drawn_again(
     assert continual.main([*one, "--figure"]) == 0
 
 
+def test_a_row_of_which_a_line_is_missing_is_measured_again_and_not_drawn_before(
+    bench: list[str], tmp_path: Path
+) -> None:
+    one = [*bench, "--seeds", "0", "--methods", "dp-merf", "--datasets", "mnist"]
+    assert continual.main(one) == 0
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    (tmp_path / "figure.png").unlink()
+    assert continual.main([*one, "--figure"]) == 0
+    assert not (tmp_path / "figure.png").exists()
+    assert continual.main(one) == 0
+    assert len({line["metric"] for line in results.read(path)}) == 5
+    assert (tmp_path / "figure.png").exists()
+
+
 def test_a_killed_row_goes_on_where_it_was(bench: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = [*bench, "--seeds", "0", "1", "--methods", "dp-merf", "--datasets", "mnist"]
     plain, begun = veilset.continual, []

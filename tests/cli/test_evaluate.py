@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from veilset.evaluate.presets import PRESETS, Preset
 from veilset.model import Model
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -221,3 +222,23 @@ def test_half_a_reservation_is_refused_before_anything_is_written(
     fit = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "run", *TINY]
     assert cli(*fit, *words)[0] == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_a_preset_is_run_with_its_own_seeds_and_says_so_where_others_are_given(
+    cli: Cli, run: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = Preset(description="", classifiers=("gaussian-nb",), seeds=(0, 1, 2))
+    monkeypatch.setitem(PRESETS, "psg", quick)
+    score = evaluated(cli, run, held_out, "--preset", "psg")["scores"][0]
+    assert (score["n"], score["details"]["notes"]) == (3, [])
+    fewer = evaluated(cli, run, held_out, "--preset", "psg", "--seeds", "1")["scores"][0]
+    assert (fewer["n"], fewer["details"]["notes"]) == (1, ["1 seeds, where the protocol asks for 3"])
+
+
+def test_no_more_than_a_gigabyte_of_images_is_drawn_unasked(
+    cli: Cli, run: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veilset.cli.evaluate.MOST_BYTES", 64 * 30)
+    code, _, err = cli("evaluate", run, "--test", held_out, "--classifiers", "gaussian-nb")
+    assert code == 0, err
+    assert "drawing 30 synthetic images" in err

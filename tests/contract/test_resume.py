@@ -14,8 +14,9 @@ import pytest
 
 import veilset
 from veilset.data.spec import ImageSet
-from veilset.engines import teaching_settings
+from veilset.engines import checkpointing, shard_teaching, teaching_settings
 from veilset.errors import BudgetExceeded, LedgerError, RunError
+from veilset.methods import dpaf, ndpdc, psg
 from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.privacy.events import steps
@@ -51,6 +52,7 @@ def progress_calls(images: ImageSet, plan: Plan, path: Path) -> int:
 
 @pytest.fixture(autouse=True)
 def _checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointing, "PARTS", 1)  # plans of the suite are too short to be kept in twenty parts
     monkeypatch.setattr(teaching_settings, "CHECKPOINT_EVERY", 2)
     for method in veilset.all_methods().values():
         module = sys.modules[type(method).__module__]
@@ -255,3 +257,40 @@ def test_rounds_of_equal_price_are_paid_one_by_one_so_that_a_crash_between_them_
         run = tmp_path / f"killed at {at}"
         crash(images, plan, run, at)
         assert resume(images, run).privacy.record.charged == steps(plan.planned)
+
+
+LONG: list[tuple[str, dict[str, Any], str]] = [
+    ("dpac", {"steps": 600}, shard_teaching.DOING),
+    ("dpaf", {"classifier_steps": 600, "expected_batch": 20}, "pre-training a classifier"),
+    ("dpaf", {"steps": 600, "expected_batch": 20, "body_rate": 1e-4, "head_rate": 1e-4}, dpaf.DOING),
+    ("gs-wgan", {"steps": 600}, shard_teaching.DOING),
+    ("ndpdc", {"steps": 600}, ndpdc.DOING),
+    ("psg", {"runs": 1, "rounds": 300, "steps": 2, "epochs": 1, "expected_batch": 20}, psg.DOING),
+]
+"""Plans of 600 releases, and what a fit is doing meanwhile."""
+
+
+@pytest.mark.parametrize("died_at", [1, 329])
+@pytest.mark.parametrize(("method", "options", "doing"), LONG, ids=[f"{method}-{doing}" for method, _, doing in LONG])
+def test_a_crash_costs_a_long_plan_few_of_its_steps_and_the_owner_is_told_how_many(
+    method: str, options: dict[str, Any], doing: str, died_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # checkpoints as often as they are kept for users
+    images, told = make_images(), []
+
+    def dies(message: str, done: int, total: int) -> None:
+        if message == doing and done == died_at:
+            raise Killed
+
+    def listens(message: str, done: int, total: int) -> None:
+        if message.startswith(doing) and done:
+            told.append((message, total))
+            raise Killed
+
+    with pytest.raises(Killed):
+        execute(images, tiny_plan(images, method, **options), tmp_path / "run", progress=dies)
+    with pytest.raises(Killed):
+        resume(images, tmp_path / "run", progress=listens)
+    ((message, last),) = told
+    assert 540 <= last < 600
+    assert message == f"{doing}: {600 - last} of 600 steps are left out, as a crash cost what they would"

@@ -55,6 +55,13 @@ def test_a_classifier_knows_all_classes_from_the_start() -> None:
     assert course.plans[0].planned != course.plans[1].planned, "sampling rates follow from the declared sizes"
 
 
+def test_every_task_has_as_many_classes_as_its_method_needs() -> None:
+    tasks = (("kind 0", "kind 1"), ("kind 2",))
+    with pytest.raises(ConfigError, match=r"two or more classes for psg.*\n.*1 \(kind 2\)"):
+        _ = some_course(method="psg", tasks=tasks, expected_batch=20).plans
+    assert len(some_course(method="dp-sgd", tasks=tasks).plans) == 2, "it tells the class from all others"
+
+
 @pytest.mark.parametrize("declared", [None, [], [20], [20, 30, 40], [20, 0]])
 def test_private_classes_need_a_declared_size_for_each_task_or_one_for_all(declared: Any) -> None:
     if declared == [20]:

@@ -111,6 +111,17 @@ def test_orientation_is_applied_as_pillow_does(tmp_path: Path, orientation: int,
     assert (decode(path, Target(*expected.shape, 1, None))[0] == expected).all()
 
 
+def test_orientation_that_stands_behind_the_pixels_of_a_png_is_not_applied(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    chunk, plain = b"eXIf" + exif.tobytes().removeprefix(b"Exif\0\0"), image_bytes(pattern(8, 12), "PNG")
+    late = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    path = tmp_path / "a.png"
+    path.write_bytes(plain[:-12] + late + plain[-12:])
+    assert read_header(path) == Header(8, 12, 1)
+    assert (decode(path, Target(8, 12, 1, None))[0] == pattern(8, 12)).all()
+
+
 def test_damaged_exif_does_not_cost_the_image(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(image_bytes(pattern(), "JPEG", exif=b"Exif\0\0garbage"))

@@ -21,6 +21,7 @@ from veilset.engines.per_sample_gradients import Forward, PerSampleGradients, cr
 from veilset.errors import BudgetExceeded, ConfigError, NotBounded
 from veilset.methods.base import FitContext, PublicFacts
 from veilset.nets.classifiers import ConvNet
+from veilset.privacy import ledger as ledger_module
 from veilset.privacy.bounds import GRID, Adjacency, GroupedSum, Unit, clip_rows, sum_rows
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.ledger import PrivacyLedger
@@ -399,16 +400,19 @@ def test_an_undisturbed_loop_ends_as_planned_whatever_was_charged_ahead(tmp_path
     assert last_step(ledger, event, done=0, planned=200) == 200
 
 
-def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_none(tmp_path: Path) -> None:
+def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "BLOCKS", 9)
     terms = terms_for()
     door = door_for(tmp_path, terms, SeededNoise(0), times=900)
     event = terms.event(1.0, Adjacency.ADD_REMOVE)
     for _ in range(3):
-        door.ledger.charge(event)  # a block of 500 is on disk then
+        door.ledger.charge(event)  # a block of 100 is on disk then
     door.ledger.unlock()
     ledger = PrivacyLedger.resume(tmp_path / "ledger.jsonl")
-    assert last_step(ledger, event, done=0, planned=900) == 400
-    assert last_step(ledger, event, done=2, planned=900) == 402
+    assert last_step(ledger, event, done=0, planned=900) == 800
+    assert last_step(ledger, event, done=2, planned=900) == 802
     assert last_step(ledger, event, done=900, planned=900) == 900
     other = terms.event(2.0, Adjacency.ADD_REMOVE)
     assert last_step(ledger, other, done=0, planned=900) == 1
@@ -418,7 +422,7 @@ def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_no
 
 @pytest.mark.parametrize("batch", [0, 21])
 def test_an_expected_batch_beyond_the_declared_size_is_refused(batch: int) -> None:
-    with pytest.raises(ConfigError, match="expected batch"):
+    with pytest.raises(ConfigError, match=r"expected_batch from 1 to 20\n.*images is expected, of 20 declared"):
         terms_for(batch=batch)
 
 

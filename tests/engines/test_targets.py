@@ -7,7 +7,7 @@ import torch
 from contract.cases import TINY, make_images
 from torch import Tensor
 
-from veilset.engines.targets import Released
+from veilset.engines.targets import Released, usable_counts
 from veilset.methods.base import get_method, make_config
 from veilset.nets.kinds import Kinds
 from veilset.nets.measurement import Measurement
@@ -69,3 +69,7 @@ def test_the_mean_of_a_class_is_that_of_its_kinds_weighted_by_their_counts() -> 
     mixed = (rows.unflatten(0, (3, 2)) * torch.tensor([0.25, 0.75])[:, None]).sum(1)
     for target, means in zip((second, tones), released.rounds[-1].bank.means(mixed, torch.ones(3, 1)), strict=True):
         torch.testing.assert_close(target.means, means)
+
+
+def test_a_class_without_a_positive_count_is_taken_for_a_small_one() -> None:
+    assert usable_counts(torch.tensor([40.0, 0.0, -3.0]), 50).tolist() == [40.0, 5.0, 5.0]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from veilset.engines.critic_training import Fakes
 from veilset.engines.teaching import Effort, GeneratedFakes, InTurn, Together, teach
-from veilset.errors import BudgetExceeded
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.spectral_generators import SpectralGenerator
@@ -90,22 +89,15 @@ def taught(
     steps: int = 6,
     checkpoints: Memory | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    stop_at: int | None = None,
-    may_end_early: bool = False,
+    last: int | None = None,
 ) -> tuple[Made, WantBrightness]:
     teachers, draws = WantBrightness(), named_generator(0, "draws")
     lesson = LESSONS[way](teachers, draws)
-
-    def limited(step: int) -> tuple[Tensor, Tensor]:
-        if step == stop_at:
-            raise BudgetExceeded("no more", "one more", "Nothing was released.")
-        return lesson(step)
-
     effort = Effort(
         steps=steps, learning_rate=0.01, fading=way == "together", betas=(0.5, 0.9), average=0.9, checkpoint_every=2
     )
     teach(
-        lesson.generator, teachers, limited, effort, may_end_early=may_end_early, draws=draws,
+        lesson.generator, teachers, lesson, effort, last_after=lambda _: last or steps, draws=draws,
         checkpoints=Memory() if checkpoints is None else checkpoints, progress=progress,
     )  # fmt: skip
     return lesson.generator, teachers
@@ -172,7 +164,7 @@ def test_a_generator_that_is_told_nothing_learns_nothing_of_its_teachers(way: st
         )
         effort = Effort(steps=3, learning_rate=0.1, fading=False, betas=(0.5, 0.9), average=0.9, checkpoint_every=9)
         teach(
-            lesson.generator, teachers, lesson, effort, may_end_early=False, draws=draws, checkpoints=Memory(),
+            lesson.generator, teachers, lesson, effort, last_after=lambda _: 3, draws=draws, checkpoints=Memory(),
             progress=lambda *_: None,
         )  # fmt: skip
         results.append(weights(lesson.generator))
@@ -203,14 +195,10 @@ def test_the_last_step_is_kept_too_because_nothing_more_may_be_released_after_it
 
 
 @every_way
-def test_only_a_resumed_run_may_end_early_and_only_with_something_learned(way: str) -> None:
-    with pytest.raises(BudgetExceeded):
-        taught(way, stop_at=3)
-    with pytest.raises(BudgetExceeded):
-        taught(way, stop_at=0, may_end_early=True)
+def test_a_lesson_ends_where_no_more_can_be_paid_for(way: str) -> None:
     calls: list[tuple[int, int]] = []
-    generator, teachers = taught(way, stop_at=3, may_end_early=True, progress=lambda *call: calls.append(call))
-    assert calls[-1] == (3, 6)
+    generator, teachers = taught(way, last=3, progress=lambda *call: calls.append(call))
+    assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert len(teachers.asked) == 3
     assert not generator.training
 
@@ -218,8 +206,8 @@ def test_only_a_resumed_run_may_end_early_and_only_with_something_learned(way: s
 @every_way
 def test_a_run_that_ended_early_asks_for_nothing_more_when_it_is_resumed(way: str) -> None:
     checkpoints = Memory()
-    ended, _ = taught(way, stop_at=3, may_end_early=True, checkpoints=checkpoints)
-    resumed, teachers = taught(way, stop_at=3, checkpoints=checkpoints)
+    ended, _ = taught(way, last=3, checkpoints=checkpoints)
+    resumed, teachers = taught(way, last=3, checkpoints=checkpoints)
     assert teachers.asked == []
     assert torch.equal(weights(resumed), weights(ended))
 

@@ -261,8 +261,7 @@ def test_a_classifier_out_of_its_mind_silences_its_teacher(
 
 @pytest.fixture
 def _checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CHECKPOINT_EVERY", "CHECKPOINT_EVERY_TURNS"):
-        monkeypatch.setattr(teaching_settings, name, 2)
+    monkeypatch.setattr(teaching_settings, "steps_between", lambda *_: 2)
 
 
 @pytest.mark.usefixtures("_checkpoints_often")

@@ -276,7 +276,7 @@ def test_one_step_more_than_planned_is_refused(
     plain = shard_teaching.teach
 
     def off_by_one(generator: Any, critics: Any, lesson: Any, effort: Any, **rest: Any) -> None:
-        plain(generator, critics, lesson, replace(effort, steps=effort.steps + 1), **rest)
+        plain(generator, critics, lesson, effort, **{**rest, "last_after": lambda _: effort.steps + 1})
 
     monkeypatch.setattr(shard_teaching, "teach", off_by_one)
     images = make_images()
@@ -309,8 +309,7 @@ def test_a_turn_by_another_schedule_than_planned_is_refused(tmp_path: Path) -> N
 
 @pytest.fixture
 def _checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CHECKPOINT_EVERY", "CHECKPOINT_EVERY_TURNS"):
-        monkeypatch.setattr(teaching_settings, name, 2)
+    monkeypatch.setattr(teaching_settings, "steps_between", lambda *_: 2)
     monkeypatch.setattr(shard_teaching, "CHECKPOINT_EVERY_WARM_STEPS", 1)
 
 
@@ -395,6 +394,20 @@ def test_memory_grows_with_the_critics_and_is_stated_in_numbers() -> None:
     papers, few = published().forecast, published(shards=10).forecast
     assert papers.megabytes == pytest.approx(3 * 12_900, rel=0.05)
     assert few.megabytes < 1000
+
+
+def test_memory_counts_the_images_of_every_class_that_critics_learn_from() -> None:
+    many = replace(MNIST, class_names=tuple(map(str, range(1000))))
+    plans = [veilset.plan(spec, method="gs-wgan", epsilon=5.0, declared_size=60_000) for spec in (MNIST, many)]
+    few, lots = (plan.forecast.megabytes for plan in plans)
+    assert lots - few > 8 * 990 * 784 * 4 / 1e6
+
+
+def test_a_plan_for_more_critics_than_images_can_feed_warns_and_expects_less() -> None:
+    fed, starved = (veilset.plan(MNIST, method="gs-wgan", epsilon=5.0, declared_size=size) for size in (60_000, 500))
+    assert not any("critics" in warning for warning in fed.warnings)
+    assert any("1,000 critics has about 0.5 images" in warning for warning in starved.warnings)
+    assert starved.forecast.signal_to_noise == pytest.approx(fed.forecast.signal_to_noise / 2)
 
 
 def test_critics_that_do_not_fit_stop_a_run_before_anything_is_charged(

@@ -14,7 +14,7 @@ from veilset.data.spec import ImageSpec
 from veilset.engines.gradient_matching import FreePixels, Standard
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, make_config
-from veilset.methods.ndpdc import Ndpdc, NdpdcConfig, match_means, mean_counts
+from veilset.methods.ndpdc import Ndpdc, NdpdcConfig, match_means
 from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import PoissonSampled, steps
@@ -57,10 +57,6 @@ def test_a_release_has_a_row_of_features_and_a_count_for_every_class() -> None:
     assert door.captures[0].allowed == pytest.approx((1 + 0.15**2) ** 0.5)
 
 
-def test_a_class_without_a_positive_count_is_taken_for_a_small_one() -> None:
-    assert mean_counts(torch.tensor([40.0, 0.0, -3.0]), 50).tolist() == [[40.0], [5.0], [5.0]]
-
-
 def test_matching_brings_the_mean_features_of_a_class_to_their_targets() -> None:
     spec, standard = ImageSpec(height=8, width=8, channels=1, class_names=("a", "b")), Standard(0.5, 0.25)
     network = ConvNet(spec, named_generator(0, "weights"), width=4).requires_grad_(False)
@@ -77,3 +73,10 @@ def test_matching_brings_the_mean_features_of_a_class_to_their_targets() -> None
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         NdpdcConfig(**settings)
+
+
+def test_a_group_that_is_too_large_is_refused_with_the_largest_that_is_not() -> None:
+    facts = PublicFacts(spec=MNIST, declared_size=600, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+    with pytest.raises(ConfigError, match=r"group from 1 to 60\n.*found 61: a sample of 610 images is expected"):
+        Ndpdc().terms(NdpdcConfig(group=61), facts)
+    assert Ndpdc().terms(NdpdcConfig(group=60), facts).rate == 1

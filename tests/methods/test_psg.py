@@ -26,6 +26,7 @@ from veilset.run import execute, resume
 ALL = {"expected_batch": 20}
 """A sample of everybody: priced at once, where the price is not what a test is about."""
 MNIST = ImageSpec(height=28, width=28, channels=1, class_names=tuple("0123456789"))
+FACTS = PublicFacts(spec=MNIST, declared_size=60_000, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
 
 
 def mnist_plan(**options: Any) -> Plan:
@@ -114,6 +115,16 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
         tiny_config(**settings)
 
 
+def test_memory_grows_with_the_images_that_are_moved_together() -> None:
+    few, many = (Psg().forecast(PsgConfig(images_per_class=each), FACTS, 1.0).megabytes for each in (10, 20))
+    assert many - few == pytest.approx(1000, rel=0.2), "as measured"
+
+
+def test_a_single_class_is_refused_before_pure_noise_is_bought() -> None:
+    with pytest.raises(ConfigError, match="two or more classes for psg"):
+        tiny_plan(make_images((9,)), "psg")
+
+
 # --- what is done with it --------------------------------------------------------------------------------------------
 
 
@@ -174,7 +185,7 @@ def test_the_private_network_sees_images_standardised_by_declared_constants() ->
 def test_a_fit_that_crashed_in_a_run_does_not_buy_its_releases_again(
     prior: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(psg, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(psg, "steps_between", lambda *_: 2)
     images, run = make_images(), tmp_path / "run"
     plan = tiny_plan(images, "psg", **ALL, runs=3, prior=prior, channels=8)
     planned = steps(plan.planned)
@@ -186,7 +197,7 @@ def test_a_fit_that_crashed_in_a_run_does_not_buy_its_releases_again(
     with pytest.raises(KeyboardInterrupt):
         execute(images, plan, run, progress=dies, noise=SeededNoise(0))
     done: list[tuple[int, int]] = []
-    model = resume(images, run, progress=lambda message, *at: done.append(at) if message == psg.DOING else None)
+    model = resume(images, run, progress=lambda message, *at: done.append(at) if psg.DOING in message else None)
     # Two of the three releases before the crash are in the checkpoint; the third is lost, and so the last step is.
     assert done[0] == (2, 5)
     assert done[-1] == (5, 5)

@@ -20,10 +20,11 @@ from account_checks import (
 from checks import ADD, DELTA, REPLACE, open_ledger
 
 from veilset.errors import BudgetExceeded, LedgerError, PlanMismatch
+from veilset.privacy import ledger as ledger_module
 from veilset.privacy.accounting import price, renyi_epsilon
 from veilset.privacy.bounds import Unit, clip_rows, sum_rows
 from veilset.privacy.events import Composed, Gaussian, PoissonSampled, Repeated, ShardTouched
-from veilset.privacy.ledger import BLOCK, ChainedFile, LedgerRecord, PrivacyLedger, read_chain
+from veilset.privacy.ledger import ChainedFile, LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
 
@@ -43,8 +44,8 @@ def test_changed_removed_and_inserted_lines_are_noticed(tmp_path: Path) -> None:
 
 def test_no_changed_byte_alters_what_a_ledger_says(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    book = open_ledger(path, Repeated(501, EVENT))
-    for _ in range(501):
+    book = open_ledger(path, Repeated(2000, EVENT))
+    for _ in range(5):
         book.charge(EVENT)
     text = path.read_bytes()
     entries = read_chain(text.decode().splitlines())
@@ -72,7 +73,7 @@ def test_a_ledger_cut_at_a_line_is_not_a_closed_one(tmp_path: Path) -> None:
 
 def test_a_torn_last_line_is_dropped_and_the_chain_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    book = open_ledger(path, Repeated(501, EVENT), reserve=Repeated(50, EVENT))
+    book = open_ledger(path, Repeated(2, EVENT))
     book.charge(EVENT)
     book.unlock()
     whole = path.read_bytes()
@@ -80,7 +81,7 @@ def test_a_torn_last_line_is_dropped_and_the_chain_goes_on(tmp_path: Path) -> No
     again = PrivacyLedger.resume(path)
     assert again._file.torn
     again.charge(EVENT)
-    assert read(path).charged == Counter({EVENT: 501})
+    assert read(path).charged == Counter({EVENT: 2})
     assert path.read_bytes().startswith(whole)
 
 
@@ -128,15 +129,27 @@ def test_a_fork_cannot_spend_what_its_parent_prepaid(tmp_path: Path) -> None:
     check_fork_cannot_spend_twice(tmp_path)
 
 
-def test_long_runs_are_charged_ahead_in_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("planned", "block"), [(7, 1), (600, 1), (2001, 4), (10**6, 500)])
+def test_a_release_is_charged_with_few_others_in_proportion_to_the_plan(
+    planned: int, block: int, tmp_path: Path
+) -> None:
     path = tmp_path / "ledger.jsonl"
-    book = open_ledger(path, Repeated(1201, EVENT))
-    seen = []
-    for released in range(1, 1202):
+    book = open_ledger(path, Composed((Repeated(planned, EVENT), Gaussian(2.0))))
+    for released in range(1, min(planned, 3 * block) + 1):
         book.charge(EVENT)
-        seen.append(read(path).charged[EVENT])
-        assert released <= seen[-1] <= released + BLOCK - 1
-    assert sorted(set(seen)) == [500, 1000, 1201]
+        assert read(path).charged[EVENT] == -(-released // block) * block
+    book.charge(Gaussian(2.0))
+    assert read(path).charged[Gaussian(2.0)] == 1, "what is released once is charged once"
+
+
+def test_the_last_block_is_no_more_than_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "BLOCKS", 2)
+    path = tmp_path / "ledger.jsonl"
+    book, seen = open_ledger(path, Repeated(41, EVENT)), set()
+    for _ in range(41):
+        book.charge(EVENT)
+        seen.add(read(path).charged[EVENT])
+    assert sorted(seen) == [20, 40, 41]
 
 
 def test_plan_equals_spent_when_a_run_ends(tmp_path: Path) -> None:
@@ -309,7 +322,10 @@ def test_threads_never_release_more_than_is_charged(tmp_path: Path) -> None:
     assert ledger.charged == Counter({EVENT: 300})
 
 
-def test_what_is_spent_keeps_the_stretches_between_crashes_apart(tmp_path: Path) -> None:
+def test_what_is_spent_keeps_the_stretches_between_crashes_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "BLOCKS", 1)
     path = tmp_path / "stretches.jsonl"
     step = ShardTouched(10, "round-robin", Gaussian(1.0))
     ledger = open_ledger(path, Repeated(500, step), reserve=Repeated(60, step))

@@ -60,7 +60,7 @@ def test_fifty_kills_never_leave_a_draw_uncharged(tmp_path: Path, monkeypatch: p
     """A10: at any moment draws <= charges on disk, and what was spent never decreases."""
     monkeypatch.setattr(ledger_module, "BLOCK", 6)  # many block borders in a short life
     monkeypatch.setattr(ledger_module, "RESERVE_BLOCK", 3)
-    monkeypatch.setattr(ledger_module, "FEW", 300)
+    monkeypatch.setattr(ledger_module, "BLOCKS", 50)
     path, draws = tmp_path / "ledger.jsonl", tmp_path / "draws"
     open_ledger(path, Repeated(300, EVENT), reserve=Repeated(100_000, EVENT)).unlock()
     draws.touch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ from veilset.dp_scores import buy_scores, reserve_scores
 from veilset.errors import ConfigError
 from veilset.evaluate.fidelity import METRICS
 from veilset.evaluate.inception import convert_inception
-from veilset.evaluate.presets import PRESETS
+from veilset.evaluate.presets import PRESETS, get_preset
 from veilset.evaluate.scores import Score
 from veilset.model import from_pretrained
 from veilset.privacy.gaussian import check_target
@@ -41,12 +42,19 @@ from veilset.scoring import Request, score_run
 
 ALL_METRICS = ", ".join(METRICS)
 NO_CLASSIFIERS = "none"
+NUMBER = 60_000
+"""Synthetic images of published protocols."""
+MOST_BYTES = 10**9
+"""Of pixels that are drawn unasked."""
 
 
 def evaluate(
     source: Run,
     test: Annotated[str, typer.Option(help="Real test images the model never saw: folder, npz, or a known name.")],
-    number: Annotated[int, typer.Option("--number", "-n", help="Synthetic images to draw for the scores.")] = 60000,
+    number: Annotated[
+        int | None,
+        typer.Option("--number", "-n", help="Synthetic images to draw: 60000, or as many as a gigabyte holds."),
+    ] = None,
     classifiers: Annotated[str, typer.Option(help="Comma-separated names, e.g. cnn,mlp,lenet; or none.")] = "cnn,mlp",
     preset: Annotated[str | None, typer.Option(help=f"A published protocol instead: {', '.join(PRESETS)}.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short for --preset quick: eight fast classifiers.")] = False,
@@ -56,7 +64,13 @@ def evaluate(
     ] = None,
     fidelity: Annotated[str, typer.Option(help=f"Also measure these, comma-separated: {ALL_METRICS}.")] = "",
     dp_scores: DpScores = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds; mean and sd are over them.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="How often each classifier is trained: once, or as the preset asks (gs-wgan 5, psg 3, veilset 3), "
+            "which takes so much longer. Noisy scores: once."
+        ),
+    ] = None,
     size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, split: Split = "test",
     benchmark: Benchmark = None, device: Device = "auto", quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -71,13 +85,18 @@ def evaluate(
         raise ConfigError("--dp-scores, or exact scores with --real", "both", "real2gen cannot be bought: drop --real.")
     preset = "quick" if quick else preset
     request = Request(
-        number=number, classifiers=() if classifiers == NO_CLASSIFIERS else tuple(classifiers.split(",")),
-        preset=preset, fidelity=tuple(name for name in fidelity.split(",") if name), seeds=tuple(range(seeds)),
-    )  # fmt: skip
+        number=NUMBER if number is None else number,
+        classifiers=() if classifiers == NO_CLASSIFIERS else tuple(classifiers.split(",")),
+        preset=preset,
+        fidelity=tuple(name for name in fidelity.split(",") if name),
+        seeds=_seeds(seeds, preset if dp_scores is None else None),
+    )
     folder, chosen = RunFolder.open(source), api.pick_device(device)
     with Show(quiet) as show:
         common: dict[str, Any] = {"device": chosen, "progress": show.progress, "warn": show.warn}
         spec = from_pretrained(source).spec
+        if number is None:
+            request = _of_bounded_size(request, spec, show)
         as_fitted = _fit_like(folder, fit, show)
         reading: dict[str, Any] = {"size": size, "fit": as_fitted, "color": color, "benchmark": benchmark}
         judges = _read_test(test, spec, show, split=split, class_names=class_names, **reading)
@@ -90,6 +109,20 @@ def evaluate(
         _show_bought(bought, source, show)
     else:
         _show_scores(scores, show)
+
+
+def _seeds(given: int | None, preset: str | None) -> tuple[int, ...]:
+    if given is not None:
+        return tuple(range(given))
+    return (0,) if preset is None else get_preset(preset).seeds
+
+
+def _of_bounded_size(request: Request, spec: ImageSpec, show: Show) -> Request:
+    most = max(MOST_BYTES // spec.num_values, spec.num_classes, 2)
+    if request.number <= most:
+        return request
+    show.say(f"drawing {most:,} synthetic images, about a gigabyte, instead of {request.number:,}: -n draws more")
+    return replace(request, number=most)
 
 
 def _fit_like(folder: RunFolder, fit: str | None, show: Show) -> str | None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import veilset
 from veilset.artifact import Privacy, parse_json, read_privacy, read_release
 from veilset.card import claim_text, tasks_table
 from veilset.classifier import is_classifier
@@ -25,6 +24,7 @@ from veilset.model import release_folder
 from veilset.partition import Partition, partitioned
 from veilset.privacy.claim import Claim, shown
 from veilset.sharing import export, verify
+from veilset.version import __version__
 
 CARD = "README.md"
 FIGURE = "accuracy.png"
@@ -44,7 +44,7 @@ def write_course_release(folder: CourseFolder, course: Course, scores: Sequence[
     """Writes what may be shared about all tasks together; `scores` are public ones alone."""
     privacy = privacy_of_tasks(folder.path, len(course.partition.tasks))
     value = {
-        "veilset": veilset.__version__,
+        "veilset": __version__,
         "method": course.method,
         "epsilon_of_each_task": course.epsilon,
         "spec": course.spec.to_json(),
@@ -86,7 +86,7 @@ def verify_course(path: Path) -> dict[str, Any]:
         raise ArtifactError("a complete course.json", f"{error!r}", "Copy the course again.") from error
     if claim != privacy.claim:
         raise ArtifactError(privacy.claim.summary, claim.summary, "Do not trust this course.")
-    if value["veilset"] == veilset.__version__ and (_about(path) / CARD).read_bytes() != card.encode():
+    if value["veilset"] == __version__ and (_about(path) / CARD).read_bytes() != card.encode():
         raise ArtifactError("the card of this claim", "another text in README.md", "Do not trust this course.")
     return {
         "method": str(value["method"]),

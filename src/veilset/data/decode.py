@@ -96,9 +96,8 @@ def header_of(image: Image.Image, name: str) -> Header:
 
 def to_grey_or_rgb(image: Image.Image, name: str) -> Image.Image:
     """Applies rules 2 to 7; the result has mode "L" or "RGB"."""
-    header = header_of(image, name)
-    image.load()
-    transpose = _TRANSPOSE.get(_orientation(image))
+    header, transpose = header_of(image, name), _TRANSPOSE.get(_orientation(image))
+    image.load()  # which also finds what stands behind the pixels: the header did not
     if image.mode.startswith("I"):
         plain = _from_16_bit(image)
     elif image.mode == "1":

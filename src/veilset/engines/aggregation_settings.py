@@ -27,7 +27,6 @@ from veilset.nets.aggregating_critics import (
     feature_shape,
     map_shapes,
 )
-from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Composed, Event, Repeated
 
 SHORTEST_SLOPE = 1e-30
@@ -131,7 +130,7 @@ class AggregationSettings:
         """Of a sample of so many batches."""
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=batches * self.expected_batch, clip_norm=self.clip_norm,
-            rows_per_user=facts.rows_per_user,
+            rows_per_user=facts.rows_per_user, option_times=batches,
         )  # fmt: skip
 
     def feature_bound(self, spec: ImageSpec) -> float:
@@ -189,5 +188,4 @@ class AggregationSettings:
 
     def sensitivity(self, facts: PublicFacts) -> float:
         """Of a sum of features."""
-        replaced = facts.adjacency is Adjacency.REPLACE
-        return self.feature_bound(facts.spec) * (facts.rows_per_user or 1) * (2 if replaced else 1)
+        return facts.sensitivity(self.feature_bound(facts.spec))

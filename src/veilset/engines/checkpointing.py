@@ -13,6 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+PARTS = 20
+"""A loop is kept at least this often, because a resumed run goes without the releases that it lost."""
+
 
 class Checkpoints(Protocol):
     """Named tensors that survive a crash, on the vault side."""
@@ -20,6 +23,25 @@ class Checkpoints(Protocol):
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None: ...
 
     def load(self, name: str) -> dict[str, Tensor] | None: ...
+
+
+def steps_between(planned: int, most: int) -> int:
+    """From one checkpoint of a loop to the next: `most`, and fewer in a short loop.
+
+    >>> steps_between(10_000, 300), steps_between(600, 300), steps_between(4, 300)
+    (300, 30, 1)
+    """
+    return max(1, min(most, planned // PARTS))
+
+
+def left_out(doing: str, last: int, planned: int) -> str:
+    """What a loop is doing, for people; it says where a crash cost some of its steps.
+
+    >>> left_out("training", 570, 600)
+    'training: 30 of 600 steps are left out, as a crash cost what they would'
+    """
+    lost = f": {planned - last:,} of {planned:,} steps are left out, as a crash cost what they would"
+    return doing + (lost if last < planned else "")
 
 
 def keep(

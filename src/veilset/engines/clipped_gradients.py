@@ -65,13 +65,19 @@ class GradientTerms:
     """The cap at user level, None at record level."""
     total_weight: float = 0.0
     """Of a record count that goes with every row; none where it is 0."""
+    option: str = "expected_batch"
+    """By which the user sets the batch, for errors."""
+    option_times: int = 1
+    """The batch is so many times that option."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.expected_batch <= self.declared_size:
+            most = self.declared_size // self.option_times
+            so_large = f"a sample of {self.expected_batch:,} images is expected, of {self.declared_size:,} declared"
             raise ConfigError(
-                f"an expected batch from 1 to the declared size, {self.declared_size}",
-                f"{self.expected_batch}",
-                "Use a smaller batch.",
+                f"{self.option} from 1 to {most:,}" if most else f"at least {self.option_times:,} declared images",
+                f"{self.expected_batch // self.option_times:,}: {so_large}",
+                f"Use a smaller {self.option}." if most else "Declare more images, or use another method.",
             )
 
     @property

@@ -9,7 +9,7 @@ import torch
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.checkpointing import Checkpoints
-from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.bounds import Adjacency, Unit, sum_sensitivity
 from veilset.privacy.release import Door
 from veilset.randomness import named_generator
 
@@ -31,6 +31,15 @@ class PublicFacts:
     adjacency: Adjacency
     unit: Unit
     rows_per_user: int | None = None
+
+    def sensitivity(self, row_bound: float) -> float:
+        """How far one unit of privacy moves a sum of rows of this norm."""
+        return sum_sensitivity(row_bound, self.adjacency) * (self.rows_per_user or 1)
+
+    @property
+    def change(self) -> str:
+        """What neighbours differ by, in words."""
+        return f"{'replacing' if self.adjacency is Adjacency.REPLACE else 'adding or removing'} one {self.unit}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
 
 
@@ -16,3 +17,14 @@ def positive(settings: object, *names: str) -> None:
     for name in names:
         if not 1e-9 <= getattr(settings, name) <= 1e9:
             raise ConfigError(f"{name} from 1e-9 to 1e9", f"{getattr(settings, name)}", "Correct the option.")
+
+
+def two_classes(method: str, spec: ImageSpec) -> None:
+    """Of a method that learns from a classifier: with a single class its gradients are zero, and noise is all that
+    would be bought."""
+    if spec.num_classes < 2:
+        raise ConfigError(
+            f"two or more classes for {method}, which learns what tells them apart",
+            f"{spec.num_classes} ({', '.join(spec.class_names)})",
+            "Put classes together with others, or use another method: sketch needs one.",
+        )

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from veilset.data.shards import assign_shards
 from veilset.data.spec import Images, ImageSet, ImageSpec
+from veilset.engines.checkpointing import left_out
+from veilset.engines.clipped_gradients import last_step
 from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
@@ -28,15 +30,18 @@ from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
 from veilset.nets.spectral_generators import SpectralGenerator
 from veilset.nets.stacked_generators import Generators
-from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_shards
+from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_sensitivity, sum_shards
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated, ShardTouched
 from veilset.privacy.sampling import Draw, shard_draw
 from veilset.randomness import initialise
 
 CHECKPOINT_EVERY_WARM_STEPS = 500
+DOING = "teaching the generator"
 CLIP = 1.0
 """Of the gradient in one image, in the paper."""
+FEWEST_IMAGES = 10
+"""Of a shard, below which a plan warns that its critic learns little."""
 NORMS_EVERY = 20
 """Steps between two looks at the lengths of gradients."""
 
@@ -54,10 +59,7 @@ class ShardTaught:
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
 
     def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        step = Gaussian(noise_multiplier)
-        if config.in_turn:
-            return Repeated(config.steps, ShardTouched(config.shards, config.turns, step))
-        return Repeated(config.steps, step)
+        return Repeated(config.steps, _step(config, noise_multiplier))
 
     def reserve(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # after a crash training ends a little earlier
@@ -81,15 +83,29 @@ class ShardTaught:
     def forecast(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec = facts.spec
         answers = 1 if config.in_turn else config.shards
+        with_images = min(1.0, facts.declared_size / config.shards)  # a critic without any answers nothing
         numbers = config.images_per_step * (spec.num_values if config.in_turn else config.coarse_numbers(spec))
         sensitivity = 2 if config.in_turn else _sensitivity(facts)
-        signal, noise = answers * math.sqrt(config.steps) / 2, noise_multiplier * sensitivity * math.sqrt(numbers)
+        signal = answers * with_images * math.sqrt(config.steps) / 2
+        noise = noise_multiplier * sensitivity * math.sqrt(numbers)
         rows = 24 * answers * numbers  # in three forms of 8 bytes
         return Forecast(
             signal_to_noise=signal / noise,
             seconds=10 + 2 * config.products(spec) / 2.5e10,
-            megabytes=500 + 1e-6 * (facts.declared_size * spec.num_values + config.bytes_of_teachers(spec) + rows),
+            megabytes=500
+            + 1e-6 * (facts.declared_size * spec.num_values + config.bytes_of_teachers(spec) + rows)
+            + 1e-6 * config.bytes_of_pool(spec),
             released=_sentence(config, facts, numbers),
+        )
+
+    def cautions(self, config: TeachingSettings, facts: PublicFacts) -> tuple[str, ...]:
+        each = facts.declared_size / config.shards
+        if each >= FEWEST_IMAGES:
+            return ()
+        better = max(1, facts.declared_size // FEWEST_IMAGES)
+        return (
+            f"each of {config.shards:,} critics has about {each:.2g} images to learn from: expect little. Fewer shards "
+            f"help, at most {better:,} for this declared size.",
         )
 
     def build(self, config: TeachingSettings, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:
@@ -121,16 +137,23 @@ class ShardTaught:
             lesson: Lesson = _in_turn(config, generator, teachers, draws, context)
         else:
             lesson = _together(config, generator, teachers, draws, context)
+        event = _step(config, context.noise_multiplier)
         teach(
             generator, teachers, lesson, config.effort, draws=draws, checkpoints=context.checkpoints,
-            may_end_early=context.door.ledger.resumed > 0,
-            progress=lambda done, total: context.progress("teaching the generator", done, total),
+            last_after=lambda done: last_step(context.door.ledger, event, done=done, planned=config.steps),
+            progress=lambda done, last: context.progress(left_out(DOING, last, config.steps), done, last),
         )  # fmt: skip
         return generator
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
         assert isinstance(model, UpsamplingGenerator | SpectralGenerator)
         return model.sample(labels, generator)
+
+
+def _step(config: TeachingSettings, noise_multiplier: float) -> Event:
+    """What one step is charged as."""
+    release = Gaussian(noise_multiplier)
+    return ShardTouched(config.shards, config.turns, release) if config.in_turn else release
 
 
 def _together(
@@ -195,14 +218,14 @@ def _warm_start(config: TeachingSettings, critics: CriticStack, draws: torch.Gen
     )  # fmt: skip
 
 
-def _sensitivity(facts: PublicFacts) -> int:
-    """Of a sum over shards, in rows."""
-    return 4 if facts.adjacency is Adjacency.REPLACE else 2
+def _sensitivity(facts: PublicFacts) -> float:
+    """Of a sum over shards, in rows: the answer of a whole shard may turn round, whoever is in it."""
+    return 2 * sum_sensitivity(1.0, facts.adjacency)
 
 
 def _sentence(config: TeachingSettings, facts: PublicFacts, numbers: int) -> str:
     replaced = facts.adjacency is Adjacency.REPLACE
-    change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+    change = f"{facts.change} moves"
     if config.in_turn:
         whose = "the answers of at most two critics" if replaced else "the answers of its own critic alone"
         return (
@@ -211,5 +234,5 @@ def _sentence(config: TeachingSettings, facts: PublicFacts, numbers: int) -> str
         )
     return (
         f"{config.steps} times a noisy sum over {config.shards} critics of {numbers} bounded numbers; {change} it by "
-        f"at most {_sensitivity(facts)}"
+        f"at most {_sensitivity(facts):g}"
     )

@@ -11,7 +11,6 @@ from veilset.engines.contexts import PublicFacts
 from veilset.engines.option_checks import at_least_one
 from veilset.errors import ConfigError
 from veilset.nets.jitter import jitter_of
-from veilset.privacy.bounds import sum_sensitivity
 from veilset.sketch_file import MAX_ROUNDS
 
 CLASSES_PER_STEP = 40
@@ -75,9 +74,10 @@ class SketchConfig:
         """Of a class in the last round: the first round knows no kinds."""
         return self.kinds if self.rounds > 1 else 1
 
-    def row_bound(self, facts: PublicFacts) -> float:
-        """Of all rows of a unit together, with their counts."""
-        return math.hypot(1.0, self.total_weight) * (facts.rows_per_user or 1)
+    @property
+    def row_bound(self) -> float:
+        """Of a row with its count."""
+        return math.hypot(1.0, self.total_weight)
 
     def groups_of_a_step(self, num_classes: int, kinds: int) -> tuple[int, int]:
         """How many groups a step of the generator shows, and how many images of each: as many images for any kinds."""
@@ -88,7 +88,7 @@ class SketchConfig:
 
 def clear_kinds(config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> int:
     """Kinds of a class whose sums stand out from noise of this multiplier, by public numbers alone."""
-    noise = noise_multiplier * sum_sensitivity(config.row_bound(facts), facts.adjacency)
+    noise = noise_multiplier * facts.sensitivity(config.row_bound)
     images = facts.declared_size / facts.spec.num_classes
     return max(1, min(MOST_KINDS, int(images / (CLEAR_KIND * noise))))
 

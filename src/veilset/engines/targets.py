@@ -53,8 +53,13 @@ class Released:
         return [Target(bank.to(device), mean.to(device), weight * share) for (bank, share), mean in banks]
 
     def _counts(self, sums: Tensor) -> Tensor:
-        # A group whose noisy count is near or below zero is treated as if it had a tenth of its even share.
-        return (sums[:, -1:] / self.total_weight).clamp(min=0.1 * self.declared_size / len(sums))
+        return usable_counts(sums[:, -1:] / self.total_weight, self.declared_size / len(sums))
+
+
+def usable_counts(counts: Tensor, even: float) -> Tensor:
+    """Noisy counts to divide sums by: a class or kind whose count is near or below zero is treated as if it had a tenth of its
+    even share."""
+    return counts.clamp(min=0.1 * even)
 
 
 def _together(targets: Sequence[Target]) -> Target:

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from veilset.engines.checkpointing import Checkpoints, keep, restore
 from veilset.engines.critic_training import Fakes, PooledFakes
 from veilset.engines.weight_average import WeightAverage
-from veilset.errors import BudgetExceeded
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.spectral_generators import SpectralGenerator, coin_flips
 from veilset.privacy.sampling import Draw
 
 NAME = "generator"
+POOL_AT_ONCE = 512
+"""Images of the pool that the generator makes in one pass: classes may be many."""
 Lesson = Callable[[int], tuple[Tensor, Tensor]]
 """Step -> generated images, with their graph, and the released gradient of the loss in them."""
 Watch = Callable[[int, Tensor], None]
@@ -67,7 +68,8 @@ class Together:
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         classes = torch.arange(self.generator.spec.num_classes, device=self.draws.device)
         with torch.no_grad():
-            pool = self.generator.sample(classes.repeat_interleave(self.pool), self.draws)
+            pieces = classes.repeat_interleave(self.pool).split(POOL_AT_ONCE)
+            pool = torch.cat([self.generator.sample(labels, self.draws) for labels in pieces])
         fakes = PooledFakes(pool.unflatten(0, (-1, self.pool)))
         self.teachers.train(fakes, self.teacher_steps + (self.warm_up if step == 0 else 0))
         images, labels = _batch(self.generator, self.images, self.draws)
@@ -136,7 +138,7 @@ def teach(
     lesson: Lesson,
     effort: Effort,
     *,
-    may_end_early: bool,
+    last_after: Callable[[int], int],
     draws: torch.Generator,
     checkpoints: Checkpoints,
     progress: Callable[[int, int], None],
@@ -144,7 +146,7 @@ def teach(
     """Trains `generator` and puts the average of its weights in place.
 
     Args:
-        may_end_early: where a crash cost what was charged ahead, training ends when no more may be released.
+        last_after: the number of steps after which training ends, where so many are already done.
     """
     optimiser = torch.optim.Adam(generator.parameters(), lr=effort.learning_rate, betas=effort.betas, fused=True)
     average = WeightAverage(list(generator.parameters()), effort.average)
@@ -154,28 +156,23 @@ def teach(
     teachers.load_state_dict(state)
     del state  # all teachers may be gigabytes
     generator.train()
-    progress(first, effort.steps)
+    last = last_after(first)
+    progress(first, last)
 
     def keep_after(step: int) -> None:
         keep(checkpoints, NAME, step, generator, optimiser, draws, {**averages, **_named(teachers.state_dict())})
 
-    for step in range(first, effort.steps):
+    for step in range(first, last):
         for group in optimiser.param_groups:
             group["lr"] = effort.learning_rate * _faded(step / effort.steps if effort.fading else 0.0)
-        try:
-            images, gradient = lesson(step)
-        except BudgetExceeded:
-            if step == 0 or not may_end_early:
-                raise
-            keep_after(effort.steps)  # this was the last step: whoever resumes must not ask for more
-            break
+        images, gradient = lesson(step)
         optimiser.zero_grad()
         images.backward(gradient)  # type: ignore[no-untyped-call]
         optimiser.step()
         average.update()
-        if (step + 1) % effort.checkpoint_every == 0 or step + 1 == effort.steps:
+        if (step + 1) % effort.checkpoint_every == 0 or step + 1 == last:
             keep_after(step + 1)
-        progress(step + 1, effort.steps)
+        progress(step + 1, last)
     with torch.no_grad():
         for weight, value in zip(generator.parameters(), average.values, strict=True):
             weight.copy_(value)

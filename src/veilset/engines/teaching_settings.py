@@ -8,9 +8,10 @@ from typing import Any, get_args
 import torch
 
 from veilset.data.spec import ImageSpec
+from veilset.engines.checkpointing import steps_between
 from veilset.engines.critic_training import bytes_kept
 from veilset.engines.option_checks import at_least_one
-from veilset.engines.teaching import Effort
+from veilset.engines.teaching import POOL_AT_ONCE, Effort
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
 from veilset.nets.jitter import jitter_of
@@ -76,16 +77,21 @@ class TeachingSettings:
         if self.in_turn:  # as in the paper; its average has another warm-up, which is forgotten after 9,000 steps
             return Effort(
                 steps=self.steps, learning_rate=self.learning_rate, fading=False, betas=(0.5, 0.9), average=0.999,
-                checkpoint_every=CHECKPOINT_EVERY_TURNS,
+                checkpoint_every=steps_between(self.steps, CHECKPOINT_EVERY_TURNS),
             )  # fmt: skip
         return Effort(
             steps=self.steps, learning_rate=self.learning_rate, fading=True, betas=(0.5, 0.99), average=0.99,
-            checkpoint_every=CHECKPOINT_EVERY,
+            checkpoint_every=steps_between(self.steps, CHECKPOINT_EVERY),
         )  # fmt: skip
 
     def bytes_of_teachers(self, spec: ImageSpec) -> int:
         """At most: critics are there three times while a checkpoint is written."""
         return 3 * self.shards * bytes_kept(self.net(spec))
+
+    def bytes_of_pool(self, spec: ImageSpec) -> int:
+        """Generated images that critics learn from, together, and two maps of the generator for those made at once."""
+        images = 0 if self.in_turn else self.pool * spec.num_classes
+        return 4 * images * spec.num_values + 8 * min(images, POOL_AT_ONCE) * self.channels * spec.height * spec.width
 
     def step_products(self, spec: ImageSpec) -> float:
         """Multiplications of one step of one critic, roughly."""

@@ -96,7 +96,7 @@ def run_preset(
     def scores_of(measure: Measure, train: ImageSet) -> list[Score]:
         return measure(train, test, classifiers=preset.classifiers, seeds=seeds, device=device, progress=progress)
 
-    scores = [_stamp(score, name, synthetic) for score in scores_of(gen2real, synthetic)]
+    scores = [_stamp(score, name, synthetic, len(seeds)) for score in scores_of(gen2real, synthetic)]
     reference = [] if real is None else scores_of(real2real, real)
     means = [] if preset.mean is None else [average(scores, f"gen2real/{preset.mean}")]
     # The paper's name stands for its thirteen classifiers alone.
@@ -104,13 +104,15 @@ def run_preset(
     return [*scores, *means, *([calibrated(scores, reference, metric)] if reference else [])]
 
 
-def _stamp(score: Score, name: str, synthetic: ImageSet) -> Score:
-    """Says in the score which protocol it follows, and where the given images are not what that asks for."""
+def _stamp(score: Score, name: str, synthetic: ImageSet, num_seeds: int) -> Score:
+    """Says in the score which protocol it follows, and where the given images or seeds are not what that asks for."""
     wanted = PRESETS[name].num_samples
     counts = torch.bincount(synthetic.labels, minlength=synthetic.spec.num_classes)
     notes = list(score.details["notes"])
     if wanted is not None and len(synthetic) != wanted:
         notes.append(f"{len(synthetic):,} synthetic images, where the protocol asks for {wanted:,}")
+    if num_seeds != len(PRESETS[name].seeds):
+        notes.append(f"{num_seeds} seeds, where the protocol asks for {len(PRESETS[name].seeds)}")
     if int(counts.max() - counts.min()) > 1:
         notes.append("the classes of the synthetic images are not balanced, which the protocol asks for")
     return replace(score, details={**score.details, "preset": name, "notes": notes})

@@ -133,6 +133,12 @@ def assumptions_of(mechanism: Mechanism, config: Any) -> tuple[str, ...]:
     return (*mechanism.assumptions, *(() if further is None else further(config)))
 
 
+def cautions_of(mechanism: Mechanism, config: Any, facts: PublicFacts) -> tuple[str, ...]:
+    """What speaks against these settings for a collection like this, in sentences (`cautions(config, facts)`)."""
+    further: Callable[[Any, PublicFacts], tuple[str, ...]] | None = getattr(mechanism, "cautions", None)
+    return () if further is None else further(config, facts)
+
+
 def unproven_by(method: Mechanism, config: Any) -> str | None:
     """Why no epsilon can be proven for these settings, in words; None where one can."""
     reason: Callable[[Any], str | None] | None = getattr(method, "unproven", None)

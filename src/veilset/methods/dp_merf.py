@@ -23,6 +23,7 @@ from veilset.engines.checkpointing import keep, restore
 from veilset.engines.feature_sums import sum_by_label
 from veilset.engines.option_checks import at_least_one, positive
 from veilset.engines.published_accounting import calibrate_classic_gaussian, classic_gaussian_epsilon
+from veilset.engines.targets import usable_counts
 from veilset.engines.threads import one_thread
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
@@ -130,9 +131,7 @@ class DpMerf:
         return Published(epsilon, "conservative", "Harder et al. 2021: Renyi bound with the classic conversion")
 
     def forecast(self, config: DpMerfConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        row_bound = math.hypot(1.0, config.total_weight) * (facts.rows_per_user or 1)
-        sensitivity = row_bound * (2 if facts.adjacency is Adjacency.REPLACE else 1)
-        change = "replacing" if facts.adjacency is Adjacency.REPLACE else "adding or removing"
+        sensitivity = facts.sensitivity(math.hypot(1.0, config.total_weight))
         count = " and a count" if config.total_weight else ""
         per_class = facts.declared_size / facts.spec.num_classes
         # Mean embeddings of natural image classes have a length of about one half at this kernel width.
@@ -147,8 +146,8 @@ class DpMerf:
             signal_to_noise=signal / noise,
             seconds=5 + 2 * work / 2e10,
             megabytes=(held + 64 * 500 * config.frequencies) / 1e6 + 300,
-            released=f"one noisy sum of {2 * config.frequencies} bounded features{count} for each class; {change} one "
-            f"{facts.unit} moves it by at most {sensitivity:.4g}",
+            released=f"one noisy sum of {2 * config.frequencies} bounded features{count} for each class; "
+            f"{facts.change} moves it by at most {sensitivity:.4g}",
         )
 
     def build(self, config: DpMerfConfig, spec: ImageSpec) -> ConvGenerator:
@@ -215,9 +214,7 @@ def class_means(sums: Tensor, config: DpMerfConfig, facts: PublicFacts) -> Tenso
     if not config.total_weight:
         return (sums / (facts.declared_size / facts.spec.num_classes)).float()
     counts = sums[:, -1:] / config.total_weight
-    # A class whose noisy count is near or below zero is treated as if it had a tenth of its even share.
-    floor = 0.1 * facts.declared_size / facts.spec.num_classes
-    return (sums[:, :-1] / counts.clamp(min=floor)).float()
+    return (sums[:, :-1] / usable_counts(counts, facts.declared_size / facts.spec.num_classes)).float()
 
 
 def matching_loss(

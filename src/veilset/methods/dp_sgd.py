@@ -18,19 +18,18 @@ from typing import ClassVar
 import torch
 
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, last_step
 from veilset.engines.gradient_matching import Standard
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register_other
 from veilset.nets.classifiers import ConvNet
-from veilset.privacy.bounds import sum_sensitivity
 
 CHECKPOINT_EVERY = 20
-"""Releases. There are a few hundred, and a resumed run goes without those that it lost."""
+"""There are a few hundred steps."""
 DOING = "training on private gradients"
 
 
@@ -67,6 +66,7 @@ class DpSgd(SampledReleases):
     published_source: ClassVar[str] = "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus"
 
     def terms(self, config: DpSgdConfig, facts: PublicFacts) -> GradientTerms:
+        two_classes(self.name, facts.spec)
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
             rows_per_user=facts.rows_per_user,
@@ -76,7 +76,7 @@ class DpSgd(SampledReleases):
         return config.epochs * math.ceil(facts.declared_size / config.expected_batch)
 
     def forecast(self, config: DpSgdConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        sensitivity = sum_sensitivity(config.clip_norm, facts.adjacency) * (facts.rows_per_user or 1)
+        sensitivity = facts.sensitivity(config.clip_norm)
         numbers = sum(value.numel() for value in self.build(config, facts.spec).parameters())
         releases = self.releases(config, facts)
         # Clipped gradients of natural images agree by about a third; what is learned is a sum over all releases.
@@ -107,13 +107,14 @@ class DpSgd(SampledReleases):
         event = terms.event(context.noise_multiplier, context.facts.adjacency)
         planned = self.releases(config, context.facts)
         last = last_step(context.door.ledger, event, done=done, planned=planned)
-        context.progress(DOING, done, last)
+        doing, every = left_out(DOING, last, planned), steps_between(planned, CHECKPOINT_EVERY)
+        context.progress(doing, done, last)
         for step in range(done, last):
             released = private.release(gradients, context.door, context.noise_multiplier)
             for value, gradient in zip(network.parameters(), released, strict=True):
                 value.grad = gradient
             optimiser.step()
-            if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+            if (step + 1) % every == 0 or step + 1 == last:
                 keep(context.checkpoints, "classifier", step + 1, network, optimiser, draws)
-            context.progress(DOING, step + 1, last)
+            context.progress(doing, step + 1, last)
         return network

@@ -22,7 +22,6 @@ record changes the clipped gradients of all others, and the sum moves by as much
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -39,7 +38,7 @@ from veilset.engines.aggregated_batches import (
     repaired_pretraining,
 )
 from veilset.engines.aggregation_settings import AggregationSettings
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, last_step
 from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
@@ -58,7 +57,6 @@ from veilset.randomness import initialise
 
 PUBLIC = "the images that were declared public are, and nobody's who is in the private ones"
 CHECKPOINT_EVERY = 500
-"""Releases: as many as are charged at once."""
 DOING = "teaching the generator"
 
 
@@ -105,12 +103,12 @@ class Dpaf:
         return Published(epsilon, "refuted", f"{self.paper}, theorem 6; its theorem 1 is false (hidden layers)")
 
     def forecast(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
+        spec = facts.spec
         bound, sensitivity = config.feature_bound(spec), config.sensitivity(facts)
         # Features of a batch agree by about a third, in as many numbers as their squared length; the critic sees means.
         signal, noise = config.expected_batch * bound / 3, noise_multiplier * sensitivity * bound
         numbers = sum(value.numel() for value in config.critic(spec).before_average())
-        change = f"{'replacing' if replaced else 'adding or removing'} one {facts.unit} moves"
+        change = f"{facts.change} moves"
         bounded = f"{change} a sum of features by at most {sensitivity:.4g}"
         unbounded = f"{change} the gradients of all others as well, so that no bound is proven"
         return Forecast(
@@ -145,12 +143,8 @@ class Dpaf:
             config, generator, critic, context, noise_std=noise_of_means(config, context), draws="dpaf draws"
         )
         charges = config.charges(context.facts, context.noise_multiplier)[1:]
-
-        def last_after(done: int) -> int:
-            return last_affordable(context.door.ledger, charges, done=done, planned=config.steps)
-
         batches = batches_of(config, critic, images, private, context)
-        compete(config, adversary, batches, context, name="adversary", last_after=last_after)
+        compete(config, adversary, batches, context, name="adversary", planned=config.steps, charges=charges)
         return generator.eval()
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -167,14 +161,16 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
     done = restore(context.checkpoints, "classifier", classifier, optimiser, coins)
     charges = config.charges(context.facts, context.noise_multiplier)[:1]
     last = last_affordable(context.door.ledger, charges, done=done, planned=config.classifier_steps)
+    doing = left_out("pre-training a classifier", last, config.classifier_steps)
+    every = steps_between(config.classifier_steps, CHECKPOINT_EVERY)
     for step in range(done, last):
         gradients = step_of(private, classifier, context.door, noise, compression)
         for weight, gradient in zip(classifier.parameters(), gradients, strict=True):
             weight.grad = gradient
         optimiser.step()
-        if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+        if (step + 1) % every == 0 or step + 1 == last:
             keep(context.checkpoints, "classifier", step + 1, classifier, optimiser, coins)
-        context.progress("pre-training a classifier", step + 1, last)
+        context.progress(doing, step + 1, last)
 
 
 def batches_of(
@@ -203,19 +199,21 @@ def compete(
     context: FitContext,
     *,
     name: str,
-    last_after: Callable[[int], int],
+    planned: int,
+    charges: list[tuple[Event, int]],
 ) -> None:
     """Critic and generator in turns (algorithm 1, lines 7 to 20).
 
     Args:
         name: of the checkpoint.
-        last_after: the number of steps after which the game ends, where so many are already done.
+        charges: for `planned` steps, as `AggregationSettings.charges`; none for a game that costs nothing.
     """
     both = nn.ModuleDict({"generator": adversary.generator, "critic": adversary.critic})
     sums = {f"collected {place}": value for place, value in enumerate(adversary.collected)}
     done = restore(context.checkpoints, name, both, adversary.optimiser, adversary.draws, sums)
-    last = last_after(done)
-    context.progress(DOING, done, last)
+    last = last_affordable(context.door.ledger, charges, done=done, planned=planned)
+    doing, every = left_out(DOING, last, planned), steps_between(planned, CHECKPOINT_EVERY)
+    context.progress(doing, done, last)
     for step in range(done, last):
         mean, gradients = batches(step, adversary.real_slope)
         adversary.judge(mean)
@@ -224,9 +222,9 @@ def compete(
             adversary.improve()
         if (step + 1) % config.critic_steps == 0:
             adversary.teach()
-        if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+        if (step + 1) % every == 0 or step + 1 == last:
             keep(context.checkpoints, name, step + 1, both, adversary.optimiser, adversary.draws, sums)
-        context.progress(DOING, step + 1, last)
+        context.progress(doing, step + 1, last)
 
 
 def compete_in_public(
@@ -242,7 +240,7 @@ def compete_in_public(
         images=images, critic=critic, batch=config.expected_batch, draws=adversary.draws, clip_of=config.clip_of,
         compression=config.compression(context.generator("dpaf public coins")),
     )  # fmt: skip
-    compete(config, adversary, batches, context, name="public adversary", last_after=lambda _: config.public_steps)
+    compete(config, adversary, batches, context, name="public adversary", planned=config.public_steps, charges=[])
     if config.transfer == "critic":
         restart(generator, context.generator("dpaf generator"))
 
@@ -265,10 +263,11 @@ def adversary_of(
 
 def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, done: int, planned: int) -> int:
     """`last_step` of a stage that is charged by several events, of which some come once for several steps."""
-    return min(
+    ends = [
         planned // count * last_step(ledger, event, done=done * count // planned, planned=count)
         for event, count in charges
-    )
+    ]
+    return min(ends, default=planned)
 
 
 def noise_of_means(config: DpafConfig, context: FitContext) -> float:

@@ -20,18 +20,17 @@ import torch
 from torch import Tensor
 
 from veilset.data.spec import Images, ImageSet
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, positive
 from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
+from veilset.engines.targets import usable_counts
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages
-from veilset.privacy.bounds import Adjacency
 
 CHECKPOINT_EVERY = 500
-"""Releases: as many as are charged at once."""
 HISTORY_EVERY = 50
 DOING = "matching private features"
 
@@ -70,12 +69,11 @@ class Ndpdc(SampledSet):
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.group * facts.spec.num_classes,
             clip_norm=config.clip_norm, rows_per_user=facts.rows_per_user, total_weight=config.total_weight,
+            option="group", option_times=facts.spec.num_classes,
         )  # fmt: skip
 
     def forecast(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
-        row_bound = math.hypot(config.clip_norm, config.total_weight) * (facts.rows_per_user or 1)
-        sensitivity = row_bound * (2 if replaced else 1)
+        spec, sensitivity = facts.spec, facts.sensitivity(math.hypot(config.clip_norm, config.total_weight))
         numbers = ConvNet(spec, torch.Generator(), width=config.width).dense.in_features
         images = spec.num_classes * (config.group + 6 * config.images_per_class)
         pixels = spec.height * spec.width
@@ -87,8 +85,7 @@ class Ndpdc(SampledSet):
             seconds=10 + config.steps * images * 2 * layers * pixels / CPU_SPEED,
             megabytes=(facts.declared_size * spec.num_values) / 1e6 + 500,
             released=f"{config.steps:,} times, for each class, a noisy sum of {numbers:,} bounded features and a count "
-            f"over secret samples; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at "
-            f"most {sensitivity:.4g}",
+            f"over secret samples; {facts.change} moves it by at most {sensitivity:.4g}",
         )
 
     def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:
@@ -103,28 +100,23 @@ class Ndpdc(SampledSet):
         done = restore(context.checkpoints, "set", made, optimiser, draws, {"counts": counts})
         event = terms.event(context.noise_multiplier, context.facts.adjacency)
         last = last_step(context.door.ledger, event, done=done, planned=config.steps)
-        context.progress(DOING, done, last)
+        doing, every = left_out(DOING, last, config.steps), steps_between(config.steps, CHECKPOINT_EVERY)
+        context.progress(doing, done, last)
         for step in range(done, last):
             restart(network, draws)
             sums = private.release_by_class(
                 lambda inputs, _: network.features(config.standard.of(inputs)), context.door, context.noise_multiplier
             )
             counts += sums[:, -1] / config.total_weight
-            targets = (sums[:, :-1] / mean_counts(counts / (step + 1), config.group)).float()
+            targets = (sums[:, :-1] / usable_counts(counts / (step + 1), config.group)[:, None]).float()
             optimiser.param_groups[0]["lr"] = config.pixel_rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
             distance = match_means(network, made, optimiser, targets, config.clip_norm)
             if (step + 1) % HISTORY_EVERY == 0:
                 context.history("matching distance", step + 1, float(distance))
-            if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last:
+            if (step + 1) % every == 0 or step + 1 == last:
                 keep(context.checkpoints, "set", step + 1, made, optimiser, draws, {"counts": counts})
-            context.progress(DOING, step + 1, last)
+            context.progress(doing, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
-
-
-def mean_counts(counts: Tensor, even: float) -> Tensor:
-    """Records of each class in a sample, (classes, 1), from the mean of noisy counts. A class whose count is near or
-    below zero is treated as if it had a tenth of its even share."""
-    return counts.clamp(min=0.1 * even)[:, None]
 
 
 def match_means(

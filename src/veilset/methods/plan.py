@@ -14,6 +14,7 @@ from veilset.methods.base import (
     Forecast,
     Mechanism,
     PublicFacts,
+    cautions_of,
     get_mechanism,
     get_method,
     make_config,
@@ -161,7 +162,7 @@ def plan_mechanism(
         published=method.published_claim(config, facts, multiplier, delta) if accounting == "published" else None,
         forecast=forecast,
         seed=seed,
-        warnings=_warnings(facts, delta, forecast, accounting, given),
+        warnings=(*_warnings(facts, delta, forecast, accounting, given), *cautions_of(method, config, facts)),
     )
 
 

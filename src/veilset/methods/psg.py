@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import (
     CPU_SPEED,
@@ -38,10 +38,8 @@ from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages, labels_of
-from veilset.privacy.bounds import Adjacency
 
 CHECKPOINT_EVERY = 500
-"""Releases: as many as are charged at once. A checkpoint waits for the end of a run, when no network is to be kept."""
 HISTORY_EVERY = 50
 DOING = "matching private gradients"
 
@@ -102,14 +100,14 @@ class Psg(SampledSet):
     }
 
     def terms(self, config: PsgConfig, facts: PublicFacts) -> GradientTerms:
+        two_classes(self.name, facts.spec)
         return GradientTerms(
             declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
             rows_per_user=facts.rows_per_user,
         )  # fmt: skip
 
     def forecast(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, replaced = facts.spec, facts.adjacency is Adjacency.REPLACE
-        sensitivity = config.clip_norm * (facts.rows_per_user or 1) * (2 if replaced else 1)
+        spec, sensitivity = facts.spec, facts.sensitivity(config.clip_norm)
         network = ConvNet(spec, torch.Generator(), width=config.width)
         numbers = sum(value.numel() for value in network.parameters())
         # Clipped gradients of natural images agree by about a third; what is matched is a sum over all releases.
@@ -117,13 +115,14 @@ class Psg(SampledSet):
         rounds, epochs = config.schedule
         images = spec.num_classes * config.images_per_class
         passes = 3 * config.expected_batch + 9 * images + 3 * images * epochs / config.steps * (rounds - 1) / rounds
+        # All images are moved in one step, whose second derivatives keep about twenty maps of each layer.
+        maps = 20 * 4 * images * config.width * spec.height * spec.width * 21 // 16
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
             seconds=10 + config.releases * (passes * 2 * multiplications(config.width, spec) / CPU_SPEED),
-            megabytes=(facts.declared_size * spec.num_values + 100 * numbers) / 1e6 + 400,
+            megabytes=(facts.declared_size * spec.num_values + 100 * numbers + maps) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
-            f"{config.expected_batch} images; {'replacing' if replaced else 'adding or removing'} one {facts.unit} "
-            f"moves a sum by at most {sensitivity:.4g}",
+            f"{config.expected_batch} images; {facts.change} moves a sum by at most {sensitivity:.4g}",
         )
 
     def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:
@@ -135,10 +134,12 @@ class Psg(SampledSet):
         gradients = PerSampleGradients(network, losses=standardised_losses(config.standard), replayed=True)
         made = start(config, spec, context.generator("psg images"))
         matching = matching_of(config, network, made, labels_of(spec, config.images_per_class, context.device))
-        done = kept = restore(context.checkpoints, "set", made, matching.optimiser, draws)
+        both = nn.ModuleDict({"set": made, "network": network})
+        done = restore(context.checkpoints, "set", both, matching.optimiser, draws)
         event = terms.event(context.noise_multiplier, context.facts.adjacency)
         last = last_step(context.door.ledger, event, done=done, planned=config.releases)
-        context.progress(DOING, done, last)
+        doing, every = left_out(DOING, last, config.releases), steps_between(config.releases, CHECKPOINT_EVERY)
+        context.progress(doing, done, last)
         for step in range(done, last):
             place = step % config.steps_of_a_run + 1
             if place == 1:
@@ -148,11 +149,9 @@ class Psg(SampledSet):
                 matching.train(config.schedule[1], draws)
             if (step + 1) % HISTORY_EVERY == 0:
                 context.history("matching distance", step + 1, float(matching.distance))
-            ends = place == config.steps_of_a_run and step + 1 - kept >= CHECKPOINT_EVERY
-            if ends or step + 1 == last:
-                keep(context.checkpoints, "set", step + 1, made, matching.optimiser, draws)
-                kept = step + 1
-            context.progress(DOING, step + 1, last)
+            if (step + 1) % every == 0 or step + 1 == last:
+                keep(context.checkpoints, "set", step + 1, both, matching.optimiser, draws)
+            context.progress(doing, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
 
 

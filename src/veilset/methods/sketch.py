@@ -38,7 +38,7 @@ from veilset.nets.jitter import jitter_of
 from veilset.nets.measurement import Measurement
 from veilset.nets.mixed_features import MixedBank
 from veilset.nets.tone_bank import ToneBank
-from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, sum_sensitivity, with_total
+from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_total
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
@@ -96,8 +96,7 @@ class Sketch:
         spec = facts.spec
         numbers = row_length(spec, config.networks, config.width)
         self.layout(config).check_size(spec)
-        replaced = facts.adjacency is Adjacency.REPLACE
-        sensitivity = sum_sensitivity(config.row_bound(facts), facts.adjacency)
+        sensitivity = facts.sensitivity(config.row_bound)
         signal = facts.declared_size / spec.num_classes / 2
         networks = config.networks + config.trained_networks * (config.rounds - 1)
         # Two convolutions of the second block dominate; training goes there and back.
@@ -111,11 +110,11 @@ class Sketch:
             # Images, rows of a batch, and for every class a row of sums, of means and of residuals.
             megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6
             + 16e-6 * spec.num_classes * numbers
+            + (4e-6 * _training_images(config, spec) * spec.num_values if config.rounds > 1 else 0)
             + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
             + (f", then {config.rounds - 1} more for {config.kinds} kinds of a class" if config.rounds > 1 else "")
-            + f"; {'replacing' if replaced else 'adding or removing'} one {facts.unit} moves it by at most "
-            f"{sensitivity:.4g}",
+            + f"; {facts.change} moves it by at most {sensitivity:.4g}",
         )
 
     def build(self, config: SketchConfig, spec: ImageSpec) -> UpsamplingGenerator:
@@ -254,5 +253,5 @@ def unit_rows(bank: Measurement, images: Tensor) -> Tensor:
 
 
 def _training_images(config: SketchConfig, spec: ImageSpec) -> int:
-    """Enough for every class, and no more than fit into half a gigabyte."""
+    """Ten of every class and, where these leave room, as many as fit into half a gigabyte."""
     return max(10 * spec.num_classes, min(config.training_images, (1 << 27) // spec.num_values))

@@ -22,8 +22,8 @@ from veilset.files import sync_folder
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Composed, Event, Repeated, from_json, from_steps, steps, to_json, whole_rounds
 
-BLOCK, RESERVE_BLOCK, FEW = 500, 50, 500
-"""Steps charged ahead at once, by plan and by reserve. Plans of few releases pay for each alone: a crash costs none."""
+BLOCK, RESERVE_BLOCK, BLOCKS = 500, 50, 500
+"""Most steps charged ahead at once, by plan and by reserve; blocks of a plan, so that a crash costs little of it."""
 GENESIS = "0" * 64
 
 
@@ -221,7 +221,7 @@ class PrivacyLedger(LedgerRecord):
     def _charge_block(self, event: Event) -> None:
         planned_left = steps(self.planned)[event] - self.charged[event]
         reserve_left = planned_left + steps(self.reserve)[event]
-        block = BLOCK if steps(self.planned).total() >= FEW else 1
+        block = max(1, min(BLOCK, steps(self.planned)[event] // BLOCKS))
         count = min(block, planned_left) if planned_left > 0 else min(RESERVE_BLOCK, reserve_left)
         if count <= 0 or (planned_left <= 0 and not self.resumed):
             raise BudgetExceeded(

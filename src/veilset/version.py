@@ -1,0 +1,3 @@
+"""The version of this package, which releases carry."""
+
+__version__ = "0.1.0"
