@@ -14,8 +14,11 @@ from PIL import Image
 from veilset.errors import ConfigError, MissingExtra, MixedAdjacency, PrivacyError
 from veilset.report import plots
 from veilset.report.plots import (
+    ConfusionMatrix,
     Curve,
     HistoryPanel,
+    NormHistogram,
+    NormPanel,
     Point,
     StagePanel,
     Trace,
@@ -34,9 +37,17 @@ def panel(*curves: Curve) -> UtilityPanel:
     return UtilityPanel(title="mnist", metric="gen2real/cnn", x_axis="epsilon", curves=curves)
 
 
+STEPS = tuple(range(0, 100, 10))
+TRACE = Trace(label="before clipping", steps=STEPS, mean=tuple(12.0 + s % 3 for s in STEPS), sd=(4.0,) * len(STEPS))
 FIGURES: dict[str, Callable[..., bytes]] = {
     "privacy-utility": lambda **o: plots.privacy_utility(
         [panel(curve(), curve("gs-wgan"), curve("gs-wgan", "published", status="refuted"))], **o
+    ),
+    "norm dynamics": lambda **o: plots.norm_dynamics(
+        [NormPanel(title="critic", clip_norm=1.1, traces=(TRACE,))] * 4, **o
+    ),
+    "norm histograms": lambda **o: plots.norm_histograms(
+        [NormHistogram.of("critic", [8.0, 12.0, 16.0], [1.0, 1.1, 1.1], clip_norm=1.1)], **o
     ),
     "history": lambda **o: plots.history(
         [
@@ -62,6 +73,9 @@ FIGURES: dict[str, Callable[..., bytes]] = {
             )
         ],
         **o,
+    ),
+    "confusion": lambda **o: plots.confusion_matrix(
+        ConfusionMatrix(title="cnn", class_names=("cat", "ankle-boot"), counts=((3, 1), (0, 0))), **o
     ),
 }
 
@@ -133,13 +147,21 @@ def test_epsilons_about_different_neighbours_cannot_share_a_panel() -> None:
         lambda: curve().__class__(method="x", points=(), terms=TERMS),
         lambda: Trace(label="x", steps=(1, 2), mean=(1.0,)),
         lambda: Trace(label="x", steps=(), mean=()),
-        lambda: plots.history([]),
+        lambda: NormHistogram.of("x", [], [1.0], clip_norm=1.0),
+        lambda: ConfusionMatrix(title="x", class_names=("a", "b"), counts=((1, 2),)),
+        lambda: plots.norm_dynamics([]),
         lambda: FIGURES["history"](image_format="gif"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_a_reason(build: Callable[[], object]) -> None:
     with pytest.raises(ConfigError, match="expected"):
         build()
+
+
+def test_a_histogram_counts_every_norm_once() -> None:
+    counted = NormHistogram.of("x", [0.0, 5.0, 10.0], [1.0] * 4, clip_norm=1.0, bins=7)
+    assert (sum(counted.before), sum(counted.after), len(counted.edges)) == (3, 4, 8)
+    assert NormHistogram.of("x", [0.0], [0.0], clip_norm=0.0).before[0] == 1
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from veilset.data.pictures import sample_grid
-from veilset.report.canvas import Draw, Format, draw_panels, look
+from veilset.report.canvas import COLOURS, GROUND, INK, QUIET, Draw, Format, draw_panels, look
 from veilset.report.series import (
     BASES,
     Basis,
+    ConfusionMatrix,
     Curve,
     HistoryPanel,
+    NormHistogram,
+    NormPanel,
     Point,
     StagePanel,
     Trace,
@@ -23,17 +26,25 @@ from veilset.report.series import (
 )
 
 __all__ = [
+    "ConfusionMatrix",
     "Curve",
     "HistoryPanel",
+    "NormHistogram",
+    "NormPanel",
     "Point",
     "StagePanel",
     "Trace",
     "UtilityPanel",
+    "confusion_matrix",
     "continual",
     "history",
+    "norm_dynamics",
+    "norm_histograms",
     "privacy_utility",
     "sample_grid",
 ]
+
+_MAX_NUMBERED_CLASSES = 15
 
 
 def privacy_utility(panels: Sequence[UtilityPanel], *, image_format: Format = "svg") -> bytes:
@@ -103,11 +114,45 @@ def _log_ticks(axes: Any, xs: Sequence[float]) -> None:
         axes.minorticks_off()
 
 
+def norm_dynamics(panels: Sequence[NormPanel], *, image_format: Format = "svg") -> bytes:
+    """Gradient norms over the iterations, mean and spread in the batch (GS-WGAN Fig. 2). For the owner's page only."""
+    return draw_panels([_norm_panel(panel) for panel in panels], image_format=image_format)
+
+
+def _norm_panel(panel: NormPanel) -> Draw:
+    def draw(axes: Any) -> None:
+        _traces(axes, panel.traces)
+        axes.axhline(panel.clip_norm, color=QUIET, linestyle=(0, (4, 3)), label=f"clip norm {panel.clip_norm:g}")
+        axes.set(xlabel="iteration", ylabel="gradient norm", ylim=(0, None))
+        axes.set_title(panel.title, loc="left")
+        _legend(axes)
+
+    return draw
+
+
 def _traces(axes: Any, traces: Sequence[Trace]) -> None:
     for number, trace in enumerate(traces):
         style = {**look(number), "marker": "o" if len(trace.steps) == 1 else ""}
         sds = trace.sd or [0.0] * len(trace.steps)
         _line(axes, trace.steps, trace.mean, sds, trace.label, style)
+
+
+def norm_histograms(panels: Sequence[NormHistogram], *, image_format: Format = "svg") -> bytes:
+    """Norms before and after clipping, all iterations pooled (GS-WGAN Fig. A1). For the owner's page only."""
+    return draw_panels([_histogram(panel) for panel in panels], image_format=image_format)
+
+
+def _histogram(panel: NormHistogram) -> Draw:
+    def draw(axes: Any) -> None:
+        for kind, counts in enumerate((panel.before, panel.after)):
+            label = f"{('before', 'after')[kind]}: {panel.summary[kind]}"
+            axes.stairs(counts, panel.edges, fill=True, color=COLOURS[1 - kind], alpha=0.5, label=label)
+        axes.axvline(panel.clip_norm, color=QUIET, linestyle=(0, (4, 3)), label=f"clip norm {panel.clip_norm:g}")
+        axes.set(xlabel="gradient norm", ylabel="count")
+        axes.set_title(panel.title, loc="left")
+        _legend(axes)
+
+    return draw
 
 
 def history(panels: Sequence[HistoryPanel], *, image_format: Format = "svg") -> bytes:
@@ -145,3 +190,40 @@ def _stage_panel(panel: StagePanel, looks: dict[str, dict[str, Any]]) -> Draw:
         _legend(axes, columns=2)
 
     return draw
+
+
+def confusion_matrix(matrix: ConfusionMatrix, *, image_format: Format = "svg") -> bytes:
+    """Shares of each true class by predicted class; as private as the score it belongs to."""
+    names, shares = list(matrix.class_names), matrix.shares
+
+    def draw(axes: Any) -> None:
+        _cells(axes, shares)
+        places = [number + 0.5 for number in range(len(names))]
+        axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 3 else 0)
+        axes.set_yticks(places, names)
+        axes.set(xlabel="predicted", ylabel="true", aspect="equal")
+        axes.invert_yaxis()
+        axes.grid(False)
+        axes.set_title(matrix.title, loc="left")
+        if len(names) <= _MAX_NUMBERED_CLASSES:
+            _numbers(axes, shares)
+
+    return draw_panels([draw], image_format=image_format, height=max(3.9, 0.3 * len(names)))
+
+
+def _cells(axes: Any, shares: list[list[float]]) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.set(xlim=(0, len(shares)), ylim=(0, len(shares)))
+    for row, values in enumerate(shares):
+        for column, share in enumerate(values):
+            if share > 0:  # one colour at many strengths, so that it can be swapped on dark ground
+                axes.add_patch(Rectangle((column, row), 1, 1, color=COLOURS[0], alpha=share, linewidth=0))
+
+
+def _numbers(axes: Any, shares: list[list[float]]) -> None:
+    for row, values in enumerate(shares):
+        for column, share in enumerate(values):
+            colour = GROUND if share > 0.5 else INK
+            text = f"{100 * share:.0f}"
+            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontsize=8)

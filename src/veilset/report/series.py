@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -123,6 +124,74 @@ class HistoryPanel:
     x_label: str
     y_label: str
     traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormPanel:
+    """Gradient norms of one network over the iterations, e.g. before and after clipping. Vault-side."""
+
+    title: str
+    clip_norm: float
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormHistogram:
+    """Norms of all iterations, counted in bins before and after clipping. Vault-side."""
+
+    title: str
+    clip_norm: float
+    edges: tuple[float, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    summary: tuple[str, str]
+    """Mean and spread before and after, for the legend."""
+
+    @classmethod
+    def of(
+        cls, title: str, before: Sequence[float], after: Sequence[float], *, clip_norm: float, bins: int = 40
+    ) -> NormHistogram:
+        """Counts norms in equal bins from 0 to the largest one."""
+        require_finite((*before, *after))
+        if not (before and after and bins >= 1):
+            raise ConfigError("norms before and after clipping", f"{len(before)} and {len(after)}", "Log both.")
+        top = max(*before, *after, clip_norm) * (1 + 1e-9) or 1.0
+        counts = [[0] * bins, [0] * bins]
+        for kind, norms in enumerate((before, after)):
+            for norm in norms:
+                counts[kind][min(int(norm / top * bins), bins - 1)] += 1
+        edges = tuple(top * edge / bins for edge in range(bins + 1))
+        summary = (_mean_and_sd(before), _mean_and_sd(after))
+        return cls(
+            title=title, clip_norm=clip_norm, edges=edges, before=tuple(counts[0]), after=tuple(counts[1]),
+            summary=summary,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfusionMatrix:
+    """Counts: one row per true class, one column per predicted one."""
+
+    title: str
+    class_names: tuple[str, ...]
+    counts: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        sides = {len(self.counts), *(len(row) for row in self.counts)}
+        if sides != {len(self.class_names)} or not self.class_names:
+            raise ConfigError(
+                f"{len(self.class_names)} rows and columns", f"sides of {sorted(sides)}", "Count every pair of classes."
+            )
+        require_finite([value for row in self.counts for value in row])
+
+    @property
+    def shares(self) -> list[list[float]]:
+        """Each row divided by its sum; a class without test images is all zero."""
+        return [[value / (sum(row) or 1.0) for value in row] for row in self.counts]
+
+
+def _mean_and_sd(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.3g} ± {statistics.pstdev(values):.3g}"
 
 
 def require_finite(values: Sequence[float]) -> None:
