@@ -57,8 +57,7 @@ class Released:
 
 
 def usable_counts(counts: Tensor, even: float) -> Tensor:
-    """Noisy counts to divide sums by: a class or kind whose count is near or below zero is treated as if it had a tenth of its
-    even share."""
+    """Noisy counts to divide sums by: where one is near or below zero, a tenth of an even share takes its place."""
     return counts.clamp(min=0.1 * even)
 
 

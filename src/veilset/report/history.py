@@ -50,7 +50,8 @@ def progress_panels(log: Sequence[dict[str, Any]]) -> list[HistoryPanel]:
         if start is None or line.get("event") != "progress" or not all(map(_finite, numbers)) or not line["total"]:
             continue
         share = 100 * line["done"] / line["total"]
-        tasks.setdefault(str(line.get("doing", "")), {})[(line["time"] - start) / 60] = share
+        task = str(line.get("doing", "")).partition(":")[0]  # what follows is about a part of it
+        tasks.setdefault(task, {})[(line["time"] - start) / 60] = share
     traces = [trace for task, shares in tasks.items() for trace in _trace(task, shares)]
     if not traces:
         return []
