@@ -10,7 +10,6 @@ import typer
 
 from veilset import api
 from veilset.cli.options import (
-    Benchmark,
     ClassNames,
     Color,
     Device,
@@ -41,6 +40,12 @@ from veilset.scoring import Request, score_run
 
 ALL_METRICS = ", ".join(METRICS)
 NO_CLASSIFIERS = "none"
+TestBenchmark = Annotated[
+    str | None, typer.Option("--benchmark", help="Declare the test images a public benchmark of this name.")
+]
+RealBenchmark = Annotated[
+    str | None, typer.Option(help="Declare the images of --real a public benchmark: private ones never are.")
+]
 
 
 def evaluate(
@@ -58,7 +63,8 @@ def evaluate(
     dp_scores: DpScores = None,
     seeds: Annotated[int, typer.Option(help="How many seeds; mean and sd are over them.")] = 1,
     size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, split: Split = "test",
-    benchmark: Benchmark = None, device: Device = "auto", quiet: Quiet = False,
+    benchmark: TestBenchmark = None, real_benchmark: RealBenchmark = None, device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Train classifiers on synthetic images and test them on real ones (gen2real); compare the images themselves.
 
@@ -69,6 +75,8 @@ def evaluate(
         raise ConfigError("--quick or --preset", f"both, with {preset}", "Drop one of them.")
     if real is not None and dp_scores is not None:
         raise ConfigError("--dp-scores, or exact scores with --real", "both", "real2gen cannot be bought: drop --real.")
+    if real is None and real_benchmark is not None:
+        raise ConfigError("--real-benchmark together with --real", "no --real", "Name the images, or drop the option.")
     preset = "quick" if quick else preset
     request = Request(
         number=number, classifiers=() if classifiers == NO_CLASSIFIERS else tuple(classifiers.split(",")),
@@ -79,12 +87,13 @@ def evaluate(
         common: dict[str, Any] = {"device": chosen, "progress": show.progress, "warn": show.warn}
         spec = from_pretrained(source).spec
         as_fitted = _fit_like(folder, fit, show)
-        reading: dict[str, Any] = {"size": size, "fit": as_fitted, "color": color, "benchmark": benchmark}
-        judges = _read_test(test, spec, show, split=split, class_names=class_names, **reading)
+        reading: dict[str, Any] = {"size": size, "fit": as_fitted, "color": color, "class_names": class_names}
+        judges = _read_test(test, spec, show, split=split, benchmark=benchmark, **reading)
         if dp_scores is not None:
             bought = buy_scores(folder, judges, request, epsilon=dp_scores, **common)
         else:
-            train = _read_test(real, spec, show, split="train", class_names=class_names, **reading) if real else None
+            reading |= {"split": "train", "benchmark": real_benchmark}
+            train = _read_test(real, spec, show, **reading) if real else None
             scores = score_run(folder, judges, request, real=train, **common)
     if dp_scores is not None:
         _show_bought(bought, source, show)
