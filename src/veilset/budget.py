@@ -155,21 +155,44 @@ class DatasetBudget:
         A copy of the run folder arrives at the same head: resuming both would be two releases for one charge.
         """
         with self._opened() as file:
-            settled = any(entry.get("settle") == name for entry in file.entries)
-            if settled or any(entry.get("resume") == name and entry["head"] == head for entry in file.entries):
+            finished = any(name in (entry.get("finish"), entry.get("settle")) for entry in file.entries)
+            if finished or head in _resumed(file.entries, name):
                 raise BudgetExceeded(
                     "a run that is resumed for the first time from where it stands",
-                    "its cost is settled" if settled else "a copy of it was resumed before",
+                    "a copy of it is finished" if finished else "a copy of it was resumed before",
                     "Nothing was released. Continue the other copy, or plan a new run.",
                 )
             file.append({"resume": name, "head": head})
 
-    def settle(self, name: str, spent: Event) -> None:
-        """Replaces a reservation by what a closed ledger says was spent; of two settlements the dearer counts."""
+    def finish(self, name: str, head: str | None) -> None:
+        """Notes that a run will write its release; from then on no copy of it can be resumed.
+
+        Args:
+            head: where it was resumed last, as in `go_on`; None for a run that never was. A copy of a run in progress
+                can be resumed beside it, and then goes on alone.
+
+        Raises: BudgetExceeded where another copy was resumed later: both would be two releases for one charge.
+        """
         with self._opened() as file:
-            before = [from_json(entry["of"]) for entry in file.entries if entry.get("settle") == name]
-            if not before or self._price([spent]) > self._price([before[-1]]):
-                file.append({"settle": name, "of": to_json(spent)})
+            if [None, *_resumed(file.entries, name)][-1] != head:
+                raise BudgetExceeded(
+                    "one run for each reservation in this data set's budget",
+                    "a copy of this run, which was resumed after it",
+                    "Nothing was released here. Continue the copy; delete this run, or keep its vault to yourself.",
+                )
+            if not any(entry.get("finish") == name for entry in file.entries):
+                file.append({"finish": name})
+
+    def settle(self, name: str, spent: Event, head: str | None = None) -> None:
+        """Replaces a reservation by what a closed ledger says was spent, once for each ledger.
+
+        Args:
+            head: hash of the ledger's last line; None where there is none. What ledgers of other heads say adds up:
+                noise was drawn for each of them.
+        """
+        with self._opened() as file:
+            if not any(entry.get("settle") == name and entry.get("head") == head for entry in file.entries):
+                file.append({"settle": name, "of": to_json(spent), "head": head})
 
     def note_look(self, run: str) -> None:
         """Notes, once for each run, that exact scores on these images are measured: no run can sell noisy ones then."""
@@ -204,15 +227,24 @@ class DatasetBudget:
 
     @staticmethod
     def _charged(entries: list[dict[str, Any]]) -> dict[str, Event]:
-        charged: dict[str, Event] = {}
+        charged, settled = dict[str, Event](), set[str]()
         for entry in entries:
-            name = entry.get("reserve", entry.get("settle"))
-            if name is not None:
-                charged[str(name)] = from_json(entry["of"])
+            name = str(entry.get("reserve", entry.get("settle")))
+            if "reserve" in entry:
+                charged[name] = from_json(entry["of"])
+            elif "settle" in entry:
+                before = (charged[name],) if name in settled else ()
+                charged[name] = Composed((*before, from_json(entry["of"])))
+                settled.add(name)
         return charged
 
     def _price(self, events: Iterable[Event]) -> float:
         return price(Composed(tuple(events)), self.delta, self.adjacency).epsilon
+
+
+def _resumed(entries: list[dict[str, Any]], name: str) -> list[str]:
+    """Where the copies of a run stood when they were resumed, in order."""
+    return [str(entry["head"]) for entry in entries if entry.get("resume") == name]
 
 
 def _home() -> Path:

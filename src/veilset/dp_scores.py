@@ -249,7 +249,7 @@ def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Re
     finally:
         ledger.unlock()
     if budget is not None and plan.reservation is not None:
-        budget.settle(plan.reservation, ledger.spent)
+        budget.settle(plan.reservation, ledger.spent, ledger.head)
     return scores
 
 

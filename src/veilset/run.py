@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from veilset.model import Model
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import shown
 from veilset.privacy.events import NOTHING, Composed
-from veilset.privacy.ledger import LedgerRecord, PrivacyLedger
+from veilset.privacy.ledger import LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sides import seals_kept
@@ -127,7 +128,7 @@ def resume_for(
     folder.check_same_images(images, budget)
     if folder.finished:
         loaded = goal.load(path)
-        _settle(plan, loaded.privacy.records[-1][-1], budget)  # its own; parts before it are of other runs
+        _settle(plan, loaded.privacy.parts[-1][-1], budget)  # its own; parts before it are of other runs
         return loaded
     check_allowed(plan, images, allow_published=allow_published)
     if not folder.ledger_path.is_file():
@@ -169,18 +170,27 @@ def _run(
         with seals_kept():
             made = goal.work(plan, images, context)
             door.ledger.close()
+            _finish(plan, door.ledger.lines(), budget)
             files = goal.files(folder, plan, made, door.ledger, _terms(goal.mechanism(plan), plan, images, budget))
             write_release(folder.release, files)
     finally:
         door.ledger.unlock()
-    _settle(plan, door.ledger, budget)
+    _settle(plan, door.ledger.lines(), budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return goal.load(folder.path)
 
 
-def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> None:
+def _finish(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> None:
+    """Refuses to go on to a release where a copy of the run was resumed later."""
+    if budget is not None and plan.reservation is not None:
+        resumed = [line["hash"] for line in map(json.loads, lines) if "resume" in line["entry"]]
+        budget.finish(plan.reservation, resumed[-1] if resumed else None)
+
+
+def _settle(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> None:
+    record = LedgerRecord(read_chain(lines))
     if budget is not None and plan.reservation is not None and record.private:
-        budget.settle(plan.reservation, record.spent)
+        budget.settle(plan.reservation, record.spent, json.loads(lines[-1])["hash"])
 
 
 def _terms(mechanism: Mechanism, plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
