@@ -15,7 +15,7 @@ from contract.cases import make_images, tiny_plan
 import veilset
 from veilset import run as run_module
 from veilset.budget import DatasetBudget
-from veilset.data.spec import ImageSet
+from veilset.data.spec import ImageSet, Source
 from veilset.data.write import write_folder, write_npz
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.methods.plan import Plan
@@ -372,6 +372,27 @@ def test_a_plan_file_with_an_invented_reservation_or_a_changed_cost_is_refused(d
         with pytest.raises(BudgetExceeded, match="no such reservation"):
             execute(images, forged, tmp_path / "run")
     assert charged(data) == pytest.approx(2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"adjacency": Adjacency.ADD_REMOVE}, {"unit": Unit.RECORD, "rows_per_user": None}, {"rows_per_user": 5}, {}],
+    ids=["adjacency", "unit", "images per user", "delta"],
+)
+def test_a_plan_that_was_edited_to_protect_others_or_less_is_refused(
+    changed: dict[str, object], tmp_path: Path
+) -> None:
+    """The same noise, and so the same events, with a claim that nobody paid for."""
+    images = make_images(per_user=5, source=Source(path=str(tmp_path / "data.npz")))
+    write_npz(images, tmp_path / "data.npz")
+    opened(tmp_path / "data.npz", epsilon=2.0, adjacency=Adjacency.REPLACE, unit=Unit.USER)
+    plan = tiny_plan(images, "dp-merf", epsilon=2.0, unit="user", adjacency="replace", images_per_user=2)
+    reserved = reserve(plan, tmp_path / "data.npz")
+    edited = replace(reserved, facts=replace(reserved.facts, **changed), delta=1e-5 if changed else 1e-6)
+    with pytest.raises(BudgetExceeded, match="on these terms"):
+        execute(images, edited, tmp_path / "run")
+    assert not (tmp_path / "run" / "vault").exists()
+    assert execute(images, reserved, tmp_path / "run").claim.unit is Unit.USER
 
 
 def test_a_benchmark_needs_no_budget_and_says_so(data: Path, tmp_path: Path) -> None:

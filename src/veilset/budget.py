@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.files import read_json, write_atomically
@@ -46,6 +46,15 @@ class BudgetStatus:
     def epsilon_left(self) -> float:
         """Roughly what a further single run could claim: epsilons do not add exactly, composition is priced anew."""
         return max(self.epsilon - self.epsilon_charged, 0.0)
+
+
+class ChargeTerms(TypedDict):
+    """What a plan's cost means: the same noise protects users less than images, so a reservation is for these alone."""
+
+    adjacency: Adjacency
+    unit: Unit
+    delta: NotRequired[float]
+    rows_per_user: NotRequired[int | None]
 
 
 class DatasetBudget:
@@ -104,15 +113,15 @@ class DatasetBudget:
     def shard_key(self) -> bytes:
         return (self._account.parent / "shard.key").read_bytes()
 
-    def reserve(self, planned: Event, *, adjacency: Adjacency, unit: Unit) -> str:
+    def reserve(self, planned: Event, **terms: Unpack[ChargeTerms]) -> str:
         """Charges a plan in full before anything is spent; returns the name to settle it by.
 
         Raises: BudgetExceeded if all runs together would cost more than the budget; nothing is charged then.
         """
-        if (adjacency, unit) != (self.adjacency, self.unit):
+        if (terms["adjacency"], terms["unit"]) != (self.adjacency, self.unit):
             raise MixedAdjacency(
                 f"a plan for {self.adjacency} of one {self.unit}, like the budget",
-                f"{adjacency} of one {unit}",
+                f"{terms['adjacency']} of one {terms['unit']}",
                 "Use the budget's adjacency and unit; their epsilons cannot be added to others.",
             )
         with self._opened() as file:
@@ -125,27 +134,27 @@ class DatasetBudget:
                     "Nothing was charged. Plan a smaller epsilon; `veilset budget show` lists what is charged.",
                 )
             name = secrets.token_hex(8)
-            file.append({"reserve": name, "of": to_json(planned)})
+            file.append({"reserve": name, "of": to_json(planned), "terms": dict(terms)})
         return name
 
-    def begin(self, name: str, planned: Event) -> None:
+    def begin(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
         """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
         with self._opened() as file:
-            self._check_waiting(file.entries, name, planned)
+            self._check_waiting(file.entries, name, planned, terms)
             file.append({"begin": name})
 
-    def check_waiting(self, name: str, planned: Event) -> None:
+    def check_waiting(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
         """Raises: BudgetExceeded for what `begin` would refuse; nothing is marked."""
-        self._check_waiting(self._entries(), name, planned)
+        self._check_waiting(self._entries(), name, planned, terms)
 
     @staticmethod
-    def _check_waiting(entries: list[dict[str, Any]], name: str, planned: Event) -> None:
-        reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in entries)
+    def _check_waiting(entries: list[dict[str, Any]], name: str, planned: Event, terms: ChargeTerms) -> None:
+        asked = {"reserve": name, "of": to_json(planned), "terms": terms}
         used = any(name in (entry.get("begin"), entry.get("settle")) for entry in entries)
-        if used or not reserved:
+        if used or asked not in entries:
             raise BudgetExceeded(
                 "a plan whose cost is reserved in this data set's budget, for one run",
-                "it was run before" if used else "no such reservation",
+                "it was run before" if used else "no such reservation of this cost, on these terms",
                 "Nothing was released. Make a new plan, or continue the run with --resume.",
             )
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from veilset.artifact import write_release
-from veilset.budget import DatasetBudget
+from veilset.budget import ChargeTerms, DatasetBudget
 from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import require_empty
@@ -39,8 +39,15 @@ def reserve(plan: Plan, images_path: Path | None) -> Plan:
     budget = DatasetBudget.find(images_path) if images_path is not None else None
     if budget is None or plan.reservation is not None or plan.not_private:
         return plan
-    name = budget.reserve(Composed((plan.planned, plan.reserve)), adjacency=plan.facts.adjacency, unit=plan.facts.unit)
+    name = budget.reserve(Composed((plan.planned, plan.reserve)), **_charge_terms(plan))
     return replace(plan, reservation=name)
+
+
+def _charge_terms(plan: Plan) -> ChargeTerms:
+    facts = plan.facts
+    return {
+        "adjacency": facts.adjacency, "unit": facts.unit, "delta": plan.delta, "rows_per_user": facts.rows_per_user,
+    }  # fmt: skip
 
 
 def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
@@ -89,7 +96,7 @@ def execute_for(
     require_empty(path)
     plan = reserve(plan, _path_of(images))
     if budget is not None and plan.reservation is not None:
-        budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)))
+        budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)), **_charge_terms(plan))
     noise = noise or (NoNoise() if plan.accounting == "none" else NoiseSource())
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:
