@@ -128,6 +128,13 @@ def test_a_fork_cannot_spend_what_its_parent_prepaid(tmp_path: Path) -> None:
     check_fork_cannot_spend_twice(tmp_path)
 
 
+def test_a_fork_with_the_number_of_its_parent_cannot_spend_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    check_fork_cannot_spend_twice(tmp_path)
+
+
 def test_long_runs_are_charged_ahead_in_blocks(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = open_ledger(path, Repeated(1201, EVENT))
