@@ -25,7 +25,7 @@ from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.bounds import GroupedSum, sum_sensitivity
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import CAPPED, Claim
 from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
@@ -234,7 +234,7 @@ def _new_place(folder: RunFolder) -> Path:
 
 
 def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
-    assumptions = (*ASSUMPTIONS, *untracked(test.benchmark, budget_of(test)))
+    assumptions = (*CAPPED[ledger.unit], *ASSUMPTIONS, *untracked(test.benchmark, budget_of(test)))
     stamps = benchmark_stamps(test.benchmark)
     claim = Claim.from_ledger(ledger, assumptions=assumptions, published=None, stamps=stamps)
     return Privacy.of_run(claim, ledger.lines())

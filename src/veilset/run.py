@@ -202,7 +202,7 @@ def _settle(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> N
 
 def _terms(mechanism: Mechanism, plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
-    own = assumptions_of(mechanism, make_config(mechanism, plan.config))
+    own = assumptions_of(mechanism, make_config(mechanism, plan.config), plan.facts.unit)
     assumptions = (*own, *untracked(benchmark, budget))
     return Terms(assumptions=assumptions, published=plan.published, stamps=_stamps(plan, benchmark))
 
