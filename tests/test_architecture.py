@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "studio", "console", "__main__"),
-    ("report", "api", "scoring", "dp_scores", "score_checks", "looks", "courses"),
+    ("report", "api", "scoring", "dp_scores", "score_checks", "score_plan", "looks", "courses"),
     ("run", "goals", "sharing", "run_folder", "sketching", "synthesis", "merging"),
     ("model", "sketch_release", "classifier", "partition"),
     ("evaluate", "audit"),

@@ -13,8 +13,9 @@ import pytest
 from contract.cases import make_images, tiny_plan
 
 import veilset
+from veilset import run as run_module
 from veilset.budget import DatasetBudget
-from veilset.data.spec import ImageSet
+from veilset.data.spec import ImageSet, Source
 from veilset.data.write import write_folder, write_npz
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.methods.plan import Plan
@@ -378,6 +379,27 @@ def test_a_plan_file_with_an_invented_reservation_or_a_changed_cost_is_refused(d
     assert charged(data) == pytest.approx(2.0, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"adjacency": Adjacency.ADD_REMOVE}, {"unit": Unit.RECORD, "rows_per_user": None}, {"rows_per_user": 5}, {}],
+    ids=["adjacency", "unit", "images per user", "delta"],
+)
+def test_a_plan_that_was_edited_to_protect_others_or_less_is_refused(
+    changed: dict[str, object], tmp_path: Path
+) -> None:
+    """The same noise, and so the same events, with a claim that nobody paid for."""
+    images = make_images(per_user=5, source=Source(path=str(tmp_path / "data.npz")))
+    write_npz(images, tmp_path / "data.npz")
+    opened(tmp_path / "data.npz", epsilon=2.0, adjacency=Adjacency.REPLACE, unit=Unit.USER)
+    plan = tiny_plan(images, "dp-merf", epsilon=2.0, unit="user", adjacency="replace", images_per_user=2)
+    reserved = reserve(plan, tmp_path / "data.npz")
+    edited = replace(reserved, facts=replace(reserved.facts, **changed), delta=1e-5 if changed else 1e-6)
+    with pytest.raises(BudgetExceeded, match="on these terms"):
+        execute(images, edited, tmp_path / "run")
+    assert not (tmp_path / "run" / "vault").exists()
+    assert execute(images, reserved, tmp_path / "run").claim.unit is Unit.USER
+
+
 def test_a_benchmark_needs_no_budget_and_says_so(data: Path, tmp_path: Path) -> None:
     images = veilset.load(data, benchmark="tiny")
     model = execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
@@ -408,6 +430,21 @@ def test_a_folder_that_contains_budgeted_data_is_refused(data: Path) -> None:
     opened(data)
     with pytest.raises(ConfigError, match="a part of them"):
         DatasetBudget.find(data.parent)
+
+
+def test_a_part_of_budgeted_data_gets_no_budget_of_its_own(data: Path) -> None:
+    opened(data)
+    with pytest.raises(ConfigError, match="without a budget"):
+        opened(next(path for path in data.iterdir() if path.is_dir() and path.name != ".veilset"))
+
+
+def test_budgeted_data_is_found_however_deep_it_lies(data: Path, tmp_path: Path) -> None:
+    deep = tmp_path / "hospital" / "ward" / "2023" / "spring"
+    deep.parent.mkdir(parents=True)
+    data.rename(deep)
+    opened(deep)
+    with pytest.raises(ConfigError, match="a part of them"):
+        DatasetBudget.find(tmp_path / "hospital")
 
 
 def listed(name: str, *images: Path) -> Path:
@@ -467,12 +504,14 @@ def test_a_budget_that_a_manifest_was_given_once_still_counts(data: Path, tmp_pa
         DatasetBudget.find(manifest)
 
 
-def test_of_two_settlements_the_dearer_counts(data: Path) -> None:
+def test_settlements_of_one_ledger_count_once_and_those_of_two_add_up(data: Path) -> None:
     budget = opened(data)
     name = budget.reserve(costing(2.0), **RECORD_ADDED)
-    for spent, counted in ((costing(1.0), 1.0), (NOTHING, 1.0), (costing(2.0), 2.0)):
-        budget.settle(name, spent)
-        assert charged(data) == pytest.approx(counted)
+    for head in ("one", "one", "other"):
+        budget.settle(name, costing(2.0), head)
+    both = price(Repeated(2, costing(2.0)), 1e-5, Adjacency.ADD_REMOVE).epsilon
+    assert charged(data) == pytest.approx(both, rel=1e-9)
+    assert (budget.status().runs_settled, budget.status().runs_unsettled) == (1, 0)
 
 
 def test_copies_of_one_crashed_run_cannot_all_be_resumed(data: Path, tmp_path: Path) -> None:
@@ -485,6 +524,53 @@ def test_copies_of_one_crashed_run_cannot_all_be_resumed(data: Path, tmp_path: P
     with pytest.raises(BudgetExceeded, match="Nothing was released"):
         resume(images, tmp_path / "copy")
     assert charged(data) == pytest.approx(2.0)
+
+
+def test_a_copy_that_is_resumed_beside_its_run_takes_the_release_from_it(data: Path, tmp_path: Path) -> None:
+    opened(data, epsilon=2.5)
+    images, plan = loaded(data)
+
+    def copy_and_resume(*_: object) -> None:
+        if not (tmp_path / "copy").exists():
+            _copied(tmp_path)
+            resume(images, tmp_path / "copy")
+
+    with pytest.raises(BudgetExceeded, match="resumed after it"):
+        execute(images, plan, tmp_path / "run", progress=copy_and_resume)
+    assert (tmp_path / "copy" / "release" / "manifest.json").is_file()
+    with pytest.raises(BudgetExceeded, match="resumed after it"):
+        resume(images, tmp_path / "run")
+    assert not (tmp_path / "run" / "release").exists()
+    assert charged(data) == pytest.approx(2.0)
+
+
+def test_a_copy_cannot_be_resumed_while_its_run_writes_the_release(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(data, epsilon=2.5)
+    images, plan = loaded(data)
+    write = run_module.write_release
+
+    def writes(*arguments: object) -> None:
+        with pytest.raises(BudgetExceeded, match="a copy of it is finished"):
+            resume(images, tmp_path / "copy")
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run_module, "write_release", writes)
+    execute(images, plan, tmp_path / "run", progress=lambda *_: _copied(tmp_path))
+    assert charged(data) == pytest.approx(2.0)
+
+
+def test_a_run_that_dies_while_it_writes_the_release_can_be_resumed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(data, epsilon=2.5)
+    images, plan = loaded(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "write_release", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            execute(images, plan, tmp_path / "run")
+    assert resume(images, tmp_path / "run").claim.epsilon == pytest.approx(2.0)
 
 
 def test_a_run_whose_ledger_may_exist_is_never_refunded(
@@ -517,6 +603,11 @@ def test_budgeted_data_cannot_be_declared_a_benchmark(data: Path, tmp_path: Path
     with pytest.raises(ConfigError, match="benchmark"):
         execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def _copied(root: Path) -> None:
+    if not (root / "copy").exists():
+        shutil.copytree(root / "run", root / "copy")
 
 
 def _interrupt(*_: object) -> None:

@@ -10,6 +10,7 @@ import torch
 from contract.cases import make_images
 from sketch_cases import OPEN, continued, measured
 
+from veilset.data.spec import Source
 from veilset.errors import ConfigError, MixedAdjacency, VeilsetError
 from veilset.merging import merge
 from veilset.privacy.accounting import price
@@ -50,6 +51,20 @@ def test_the_same_measurement_is_not_merged_twice_not_even_inside_another(made: 
         with pytest.raises(ConfigError, match="different people"):
             merge([made / name for name in names], tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_two_measurements_of_one_data_set_are_not_of_different_people(tmp_path: Path) -> None:
+    for name in ("photos", "other photos"):
+        (tmp_path / name).mkdir()
+    source = Source(path=str(tmp_path / "photos"))
+    for name in ("a", "b"):
+        measured(tmp_path / name, make_images(source=source))
+    measured(tmp_path / "d", make_images(seed=1, source=Source(path=str(tmp_path / "other photos"))))
+    for paths in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "a" / "release", tmp_path / "b")):
+        with pytest.raises(ConfigError, match=r"several of .*photos"):
+            merge(paths, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    assert merge([tmp_path / "a", tmp_path / "d"], tmp_path / "c")
 
 
 def test_three_parts_can_be_merged_one_after_the_other(made: Path, tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def test_a_budget_that_another_command_holds_leaves_the_reservation_to_the_next_
     assert account is not None
     begin = DatasetBudget.begin
 
-    def begin_while_held(self: DatasetBudget, *terms: Any) -> None:
+    def begin_while_held(self: DatasetBudget, *planned: Any, **terms: Any) -> None:
         holder = ChainedFile(self._account, create=False)
         try:
-            begin(self, *terms)
+            begin(self, *planned, **terms)
         finally:
             holder.unlock()
 
@@ -119,8 +119,8 @@ def test_killed_after_the_reservation_was_used_stays_charged_and_blocks_nothing(
     test = held_out(test_folder)
     begin = DatasetBudget.begin
 
-    def begin_and_die(self: DatasetBudget, *terms: Any) -> None:
-        begin(self, *terms)
+    def begin_and_die(self: DatasetBudget, *planned: Any, **terms: Any) -> None:
+        begin(self, *planned, **terms)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ import torch
 from contract.cases import make_images, tiny_plan
 
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ConfigError, DataError, MissingExtra, RunError
+from veilset.errors import ConfigError, DataError, MissingExtra, PrivacyError, RunError
 from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
 from veilset.evaluate.inception import InceptionExtractor
 from veilset.model import Model, from_pretrained
@@ -91,8 +91,27 @@ def test_public_benchmarks_are_checked_too_and_a_clean_test_set_has_no_warning(
     source = Source(benchmark=benchmark)
     (found,) = score(run, replace(others(), source=source))
     assert not any("training" in text for text in found.details["warnings"])
-    with pytest.raises(DataError, match="training images"):
+    with pytest.raises((DataError, PrivacyError), match="training images"):
         score(run, replace(make_images(), source=source))
+
+
+def test_one_image_of_a_private_run_is_enough_to_refuse_a_benchmark_whatever_is_measured(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid_sampling(monkeypatch)
+    test = replace(joined(others(300), make_images().subset(torch.arange(1))), source=Source(benchmark="toy"))
+    for options in ({}, {"classifiers": (), "fidelity": ("nearest-real",)}):
+        with pytest.raises(PrivacyError, match="1 of them among the training images of this run, which is private"):
+            score(run, test, **options)
+
+
+def test_a_run_on_a_benchmark_has_no_training_images_to_hide(tmp_path: Path) -> None:
+    public = Source(benchmark="toy")
+    images = replace(make_images(), source=public)
+    execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
+    test = replace(joined(others(300), images.subset(torch.arange(1))), source=public)
+    (found,) = score(RunFolder.open(tmp_path / "run"), test)
+    assert any("1 of 301" in text for text in found.details["warnings"])
 
 
 def test_a_handful_of_repeated_images_is_a_warning_on_every_score_and_for_the_owner(run: RunFolder) -> None:

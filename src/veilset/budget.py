@@ -14,9 +14,10 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
-from veilset.data.manifest import folders_of, is_manifest
+from veilset.data.budget_markers import covering_marker, marker_of
+from veilset.data.manifest import is_manifest
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.files import read_json, write_atomically
 from veilset.privacy.accounting import price
@@ -26,7 +27,6 @@ from veilset.privacy.gaussian import check_target
 from veilset.privacy.ledger import ChainedFile
 from veilset.privacy.noise import NoiseSource
 
-IN_FOLDER = Path(".veilset") / "dataset.json"
 WAIT_SECONDS = 10.0
 """How long one command waits while another writes the same account."""
 
@@ -49,6 +49,15 @@ class BudgetStatus:
         return max(self.epsilon - self.epsilon_charged, 0.0)
 
 
+class ChargeTerms(TypedDict):
+    """What a plan's cost means: the same noise protects users less than images, so a reservation is for these alone."""
+
+    adjacency: Adjacency
+    unit: Unit
+    delta: NotRequired[float]
+    rows_per_user: NotRequired[int | None]
+
+
 class DatasetBudget:
     """The account of one data set."""
 
@@ -64,13 +73,13 @@ class DatasetBudget:
     @classmethod
     def create(cls, data: Path, *, epsilon: float, delta: float, adjacency: Adjacency, unit: Unit) -> DatasetBudget:
         check_target(epsilon, delta)
-        marker = _marker(data)
+        marker = marker_of(data)
         if is_manifest(data):  # the same images can be in other lists, and be read as a folder
             raise ConfigError(
                 "the folder of the images", f"a list of them, {data}", "Give the folder a budget; its lists share it."
             )
-        if marker.exists():
-            raise ConfigError("a data set without a budget", f"{marker} exists", "`veilset budget show` prints it.")
+        if (known := covering_marker(data)) is not None:  # a second one would give its images a fresh account
+            raise ConfigError("a data set without a budget", f"{known} exists", "`veilset budget show` prints it.")
         identity = secrets.token_hex(16)
         folder = _home() / identity
         folder.mkdir(parents=True, mode=0o700)
@@ -89,7 +98,7 @@ class DatasetBudget:
         A budget covers everything below its folder, also where a manifest lists it. A folder that merely contains
         budgeted data is refused, and so is a manifest of images that do not all have the same budget.
         """
-        marker = _covering_marker(data)
+        marker = covering_marker(data)
         if marker is None:
             return None
         identity = str(read_json(marker, "a data set id").get("dataset"))
@@ -110,15 +119,15 @@ class DatasetBudget:
     def shard_key(self) -> bytes:
         return (self._account.parent / "shard.key").read_bytes()
 
-    def reserve(self, planned: Event, *, adjacency: Adjacency, unit: Unit) -> str:
+    def reserve(self, planned: Event, **terms: Unpack[ChargeTerms]) -> str:
         """Charges a plan in full before anything is spent; returns the name to settle it by.
 
         Raises: BudgetExceeded if all runs together would cost more than the budget; nothing is charged then.
         """
-        if (adjacency, unit) != (self.adjacency, self.unit):
+        if (terms["adjacency"], terms["unit"]) != (self.adjacency, self.unit):
             raise MixedAdjacency(
                 f"a plan for {self.adjacency} of one {self.unit}, like the budget",
-                f"{adjacency} of one {unit}",
+                f"{terms['adjacency']} of one {terms['unit']}",
                 "Use the budget's adjacency and unit; their epsilons cannot be added to others.",
             )
         with self._opened() as file:
@@ -131,27 +140,27 @@ class DatasetBudget:
                     "Nothing was charged. Plan a smaller epsilon; `veilset budget show` lists what is charged.",
                 )
             name = secrets.token_hex(8)
-            file.append({"reserve": name, "of": to_json(planned)})
+            file.append({"reserve": name, "of": to_json(planned), "terms": dict(terms)})
         return name
 
-    def begin(self, name: str, planned: Event) -> None:
+    def begin(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
         """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
         with self._opened() as file:
-            self._check_waiting(file.entries, name, planned)
+            self._check_waiting(file.entries, name, planned, terms)
             file.append({"begin": name})
 
-    def check_waiting(self, name: str, planned: Event) -> None:
+    def check_waiting(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
         """Raises: BudgetExceeded for what `begin` would refuse; nothing is marked."""
-        self._check_waiting(self._entries(), name, planned)
+        self._check_waiting(self._entries(), name, planned, terms)
 
     @staticmethod
-    def _check_waiting(entries: list[dict[str, Any]], name: str, planned: Event) -> None:
-        reserved = any(entry.get("reserve") == name and entry["of"] == to_json(planned) for entry in entries)
+    def _check_waiting(entries: list[dict[str, Any]], name: str, planned: Event, terms: ChargeTerms) -> None:
+        asked = {"reserve": name, "of": to_json(planned), "terms": terms}
         used = any(name in (entry.get("begin"), entry.get("settle")) for entry in entries)
-        if used or not reserved:
+        if used or asked not in entries:
             raise BudgetExceeded(
                 "a plan whose cost is reserved in this data set's budget, for one run",
-                "it was run before" if used else "no such reservation",
+                "it was run before" if used else "no such reservation of this cost, on these terms",
                 "Nothing was released. Make a new plan, or continue the run with --resume.",
             )
 
@@ -161,21 +170,44 @@ class DatasetBudget:
         A copy of the run folder arrives at the same head: resuming both would be two releases for one charge.
         """
         with self._opened() as file:
-            settled = any(entry.get("settle") == name for entry in file.entries)
-            if settled or any(entry.get("resume") == name and entry["head"] == head for entry in file.entries):
+            finished = any(name in (entry.get("finish"), entry.get("settle")) for entry in file.entries)
+            if finished or head in _resumed(file.entries, name):
                 raise BudgetExceeded(
                     "a run that is resumed for the first time from where it stands",
-                    "its cost is settled" if settled else "a copy of it was resumed before",
+                    "a copy of it is finished" if finished else "a copy of it was resumed before",
                     "Nothing was released. Continue the other copy, or plan a new run.",
                 )
             file.append({"resume": name, "head": head})
 
-    def settle(self, name: str, spent: Event) -> None:
-        """Replaces a reservation by what a closed ledger says was spent; of two settlements the dearer counts."""
+    def finish(self, name: str, head: str | None) -> None:
+        """Notes that a run will write its release; from then on no copy of it can be resumed.
+
+        Args:
+            head: where it was resumed last, as in `go_on`; None for a run that never was. A copy of a run in progress
+                can be resumed beside it, and then goes on alone.
+
+        Raises: BudgetExceeded where another copy was resumed later: both would be two releases for one charge.
+        """
         with self._opened() as file:
-            before = [from_json(entry["of"]) for entry in file.entries if entry.get("settle") == name]
-            if not before or self._price([spent]) > self._price([before[-1]]):
-                file.append({"settle": name, "of": to_json(spent)})
+            if [None, *_resumed(file.entries, name)][-1] != head:
+                raise BudgetExceeded(
+                    "one run for each reservation in this data set's budget",
+                    "a copy of this run, which was resumed after it",
+                    "Nothing was released here. Continue the copy; delete this run, or keep its vault to yourself.",
+                )
+            if not any(entry.get("finish") == name for entry in file.entries):
+                file.append({"finish": name})
+
+    def settle(self, name: str, spent: Event, head: str | None = None) -> None:
+        """Replaces a reservation by what a closed ledger says was spent, once for each ledger.
+
+        Args:
+            head: hash of the ledger's last line; None where there is none. What ledgers of other heads say adds up:
+                noise was drawn for each of them.
+        """
+        with self._opened() as file:
+            if not any(entry.get("settle") == name and entry.get("head") == head for entry in file.entries):
+                file.append({"settle": name, "of": to_json(spent), "head": head})
 
     def note_look(self, run: str) -> None:
         """Notes, once for each run, that exact scores on these images are measured: no run can sell noisy ones then."""
@@ -210,59 +242,25 @@ class DatasetBudget:
 
     @staticmethod
     def _charged(entries: list[dict[str, Any]]) -> dict[str, Event]:
-        charged: dict[str, Event] = {}
+        charged, settled = dict[str, Event](), set[str]()
         for entry in entries:
-            name = entry.get("reserve", entry.get("settle"))
-            if name is not None:
-                charged[str(name)] = from_json(entry["of"])
+            name = str(entry.get("reserve", entry.get("settle")))
+            if "reserve" in entry:
+                charged[name] = from_json(entry["of"])
+            elif "settle" in entry:
+                before = (charged[name],) if name in settled else ()
+                charged[name] = Composed((*before, from_json(entry["of"])))
+                settled.add(name)
         return charged
 
     def _price(self, events: Iterable[Event]) -> float:
         return price(Composed(tuple(events)), self.delta, self.adjacency).epsilon
 
 
+def _resumed(entries: list[dict[str, Any]], name: str) -> list[str]:
+    """Where the copies of a run stood when they were resumed, in order."""
+    return [str(entry["head"]) for entry in entries if entry.get("resume") == name]
+
+
 def _home() -> Path:
     return Path(os.environ.get("VEILSET_HOME") or Path.home() / ".veilset")
-
-
-def _marker(data: Path) -> Path:
-    """Inside a folder, so that it moves with it; beside a file."""
-    if not data.exists():
-        raise ConfigError(f"images at {data}", "nothing", "Check the path.")
-    place = data.resolve()  # the same data through a link has the same budget
-    return place / IN_FOLDER if place.is_dir() else place.with_name(f"{place.name}.veilset.json")
-
-
-def _covering_marker(data: Path) -> Path | None:
-    own = _marker(data)
-    if is_manifest(data):
-        return _marker_of_listed(data, own)
-    found = _first_marker(own, data.resolve().parents)
-    if found is None and data.is_dir():
-        inner = next((place for depth in ("*", "*/*") for place in data.glob(f"{depth}/{IN_FOLDER}")), None)
-        if inner is not None:
-            raise ConfigError(
-                "one budget for all images that are read",
-                f"a budget for a part of them, {inner.parent.parent}",
-                "Fit that part, or give the whole folder the budget.",
-            )
-    return found
-
-
-def _marker_of_listed(manifest: Path, own: Path) -> Path | None:
-    """The one marker of all images in a list. Lists had budgets of their own once: such a one still counts."""
-    found = {_first_marker(folder / IN_FOLDER, folder.parents) for folder in folders_of(manifest)}
-    if own.is_file():
-        found = {own, *(found - {None})}
-    if len(found) > 1:
-        known = sorted(str(marker) for marker in found if marker is not None)
-        raise ConfigError(
-            f"one budget for all images that {manifest} lists",
-            f"{'several' if len(known) > 1 else 'one for a part of them'}: {', '.join(known[:3])}",
-            "List the images of one budget alone.",
-        )
-    return next(iter(found), None)
-
-
-def _first_marker(own: Path, parents: Iterable[Path]) -> Path | None:
-    return next((place for place in (own, *(parent / IN_FOLDER for parent in parents)) if place.is_file()), None)

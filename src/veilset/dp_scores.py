@@ -8,7 +8,7 @@ can measure first and then choose what to publish, which no epsilon would cover.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -24,8 +24,8 @@ from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.accounting import calibrate
-from veilset.privacy.bounds import Adjacency, GroupedSum, Unit, sum_sensitivity
-from veilset.privacy.claim import Claim
+from veilset.privacy.bounds import GroupedSum, sum_sensitivity
+from veilset.privacy.claim import CAPPED, Claim
 from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
@@ -33,6 +33,7 @@ from veilset.privacy.release import Door
 from veilset.run import budget_of, untracked
 from veilset.run_folder import RunFolder
 from veilset.score_checks import check_allowed
+from veilset.score_plan import ScorePlan
 from veilset.score_release import (
     ASSUMPTIONS,
     SCORES,
@@ -52,34 +53,6 @@ LARGE_NOISE = 0.02
 """Standard deviation of an accuracy's privacy noise above which the purchase warns."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScorePlan:
-    """What a purchase will cost whom. It depends on no image, so it can be made before there is a model."""
-
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-    unit: Unit
-    images_per_user: int | None
-    noise_multiplier: float
-    test: str
-    """Which test set: the id of its budget, else its place or name."""
-    reservation: str | None
-    before_fit: bool
-
-    @property
-    def event(self) -> Gaussian:
-        return Gaussian(self.noise_multiplier)
-
-    @classmethod
-    def load(cls, path: Path) -> ScorePlan:
-        value = read_json(path, "reserved noisy scores")
-        try:
-            return cls(**{**value, "adjacency": Adjacency(value["adjacency"]), "unit": Unit(value["unit"])})
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"reserved noisy scores in {path}", f"{error!r}", "Restore it from a backup.") from error
-
-
 def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fit: bool) -> ScorePlan:
     """Charges one noisy vector to the test set's budget, where it has one, and notes it in the vault.
 
@@ -94,14 +67,13 @@ def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fi
         raise ConfigError("a run with a privacy claim", plan.not_private, "Noisy scores go into releases only.")
     facts, budget = plan.facts, budget_of(test)
     multiplier = calibrate(Gaussian, epsilon, plan.delta, facts.adjacency)
-    reservation = None
-    if budget is not None:
-        reservation = budget.reserve(Gaussian(multiplier), adjacency=facts.adjacency, unit=facts.unit)
     made = ScorePlan(
         epsilon=epsilon, delta=plan.delta, adjacency=facts.adjacency, unit=facts.unit,
-        images_per_user=facts.rows_per_user, noise_multiplier=multiplier, test=_identity(test), reservation=reservation,
+        images_per_user=facts.rows_per_user, noise_multiplier=multiplier, test=_identity(test), reservation=None,
         before_fit=before_fit,
     )  # fmt: skip
+    if budget is not None:
+        made = replace(made, reservation=budget.reserve(made.event, **made.terms))
     (folder.vault / PURCHASES).mkdir(mode=0o700, exist_ok=True)
     write_atomically(folder.vault / PURCHASES / RESERVED, json.dumps(asdict(made), indent=1).encode(), mode=0o600)
     return made
@@ -185,7 +157,7 @@ def _check_unused(path: Path, plan: ScorePlan, test: Source) -> None:
     if budget is None or plan.reservation is None:
         return
     try:
-        budget.check_waiting(plan.reservation, plan.event)
+        budget.check_waiting(plan.reservation, plan.event, **plan.terms)
     except BudgetExceeded as error:
         path.replace(path.with_name(f"used-{plan.reservation}.json"))
         todo = "Nothing was released now. The same command again reserves, and charges, another purchase."
@@ -230,7 +202,8 @@ def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Re
     if not waiting.is_file():
         raise RunError(f"the reservation of this purchase, {waiting}", "nothing", "Nothing was released. Buy again.")
     if budget is not None and plan.reservation is not None:
-        budget.begin(plan.reservation, plan.event)  # where this fails, the reservation still waits
+        # Where this fails, the reservation still waits.
+        budget.begin(plan.reservation, plan.event, **plan.terms)
     place = _new_place(folder)
     waiting.replace(place / "plan.json")
     ledger = PrivacyLedger.open_new(
@@ -249,7 +222,7 @@ def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Re
     finally:
         ledger.unlock()
     if budget is not None and plan.reservation is not None:
-        budget.settle(plan.reservation, ledger.spent)
+        budget.settle(plan.reservation, ledger.spent, ledger.head)
     return scores
 
 
@@ -261,7 +234,7 @@ def _new_place(folder: RunFolder) -> Path:
 
 
 def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
-    assumptions = (*ASSUMPTIONS, *untracked(test.benchmark, budget_of(test)))
+    assumptions = (*CAPPED[ledger.unit], *ASSUMPTIONS, *untracked(test.benchmark, budget_of(test)))
     stamps = benchmark_stamps(test.benchmark)
     claim = Claim.from_ledger(ledger, assumptions=assumptions, published=None, stamps=stamps)
     return Privacy.of_run(claim, ledger.lines())

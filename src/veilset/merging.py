@@ -6,6 +6,7 @@ parts are the same with or without that person (parallel composition). It holds 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ import torch
 from veilset.artifact import combined, write_release
 from veilset.errors import ConfigError
 from veilset.files import require_empty
+from veilset.model import release_folder
 from veilset.privacy.claim import common_terms
+from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 from veilset.sketch_file import same_networks, sketch_bytes
 from veilset.sketch_release import MERGED, SketchRelease, open_sketch, release_config, sketch_files
@@ -31,6 +34,7 @@ def merge(paths: Sequence[Path], out: Path) -> SketchRelease:
     for other in sketches[1:]:
         _check_alike(sketches[0], other)
     _check_different(sketches)
+    _check_data_sets(paths)
     files = _merged(sketches)
     require_empty(out)
     write_release(out / "release", files)
@@ -74,6 +78,18 @@ def _check_alike(first: SketchRelease, other: SketchRelease) -> None:
     if not same_networks(first.tensors, other.tensors):
         raise ConfigError(
             "later rounds measured with the same networks", "others", "Use one --features file for all parts."
+        )
+
+
+def _check_data_sets(paths: Sequence[Path]) -> None:
+    """Where the runs are the owner's own, their notes tell which images were measured; an exported sketch has none."""
+    known = [RunFolder(release_folder(path).parent).data_set for path in paths]
+    twice = [name for name, count in Counter(known).items() if name is not None and count > 1]
+    if twice:
+        raise ConfigError(
+            "sketches of different people",
+            f"several of {', '.join(twice)}",
+            "The same people in two parts bear both epsilons. Measure all images at once, or use one of the sketches.",
         )
 
 

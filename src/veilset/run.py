@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from veilset.artifact import write_release
-from veilset.budget import DatasetBudget
+from veilset.budget import ChargeTerms, DatasetBudget
 from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError
 from veilset.files import require_empty, require_new_file, write_atomically
@@ -23,7 +24,7 @@ from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import shown
 from veilset.privacy.events import NOTHING, Composed, steps
-from veilset.privacy.ledger import LedgerRecord, PrivacyLedger
+from veilset.privacy.ledger import LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sides import seals_kept
@@ -39,7 +40,7 @@ def reserve(plan: Plan, images_path: Path | None) -> Plan:
     budget = DatasetBudget.find(images_path) if images_path is not None else None
     if budget is None or plan.reservation is not None or plan.not_private:
         return plan
-    name = budget.reserve(Composed((plan.planned, plan.reserve)), adjacency=plan.facts.adjacency, unit=plan.facts.unit)
+    name = budget.reserve(Composed((plan.planned, plan.reserve)), **_charge_terms(plan))
     return replace(plan, reservation=name)
 
 
@@ -60,6 +61,13 @@ def free(plan: Plan, budget: DatasetBudget | None) -> None:
     """Gives a reservation back. Nothing can be released with it any more: no run may begin with it."""
     if budget is not None and plan.reservation is not None:
         budget.settle(plan.reservation, NOTHING)
+
+
+def _charge_terms(plan: Plan) -> ChargeTerms:
+    facts = plan.facts
+    return {
+        "adjacency": facts.adjacency, "unit": facts.unit, "delta": plan.delta, "rows_per_user": facts.rows_per_user,
+    }  # fmt: skip
 
 
 def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
@@ -111,7 +119,7 @@ def execute_for(
     require_empty(path)
     plan = reserve(plan, _path_of(images))
     if budget is not None and plan.reservation is not None:
-        budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)))
+        budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)), **_charge_terms(plan))
     noise = noise or (NoNoise() if plan.accounting == "none" else NoiseSource())
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:
@@ -150,7 +158,7 @@ def resume_for(
     folder.check_same_images(images, budget)
     if folder.finished:
         loaded = goal.load(path)
-        _settle(plan, loaded.privacy.records[-1][-1], budget)  # its own; parts before it are of other runs
+        _settle(plan, loaded.privacy.parts[-1][-1], budget)  # its own; parts before it are of other runs
         return loaded
     check_allowed(plan, images, allow_published=allow_published)
     if not folder.ledger_path.is_file():
@@ -192,23 +200,32 @@ def _run(
         with seals_kept():
             made = goal.work(plan, images, context)
             door.ledger.close()
+            _finish(plan, door.ledger.lines(), budget)
             files = goal.files(folder, plan, made, door.ledger, _terms(goal.mechanism(plan), plan, images, budget))
             write_release(folder.release, files)
     finally:
         door.ledger.unlock()
-    _settle(plan, door.ledger, budget)
+    _settle(plan, door.ledger.lines(), budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return goal.load(folder.path)
 
 
-def _settle(plan: Plan, record: LedgerRecord, budget: DatasetBudget | None) -> None:
+def _finish(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> None:
+    """Refuses to go on to a release where a copy of the run was resumed later."""
+    if budget is not None and plan.reservation is not None:
+        resumed = [line["hash"] for line in map(json.loads, lines) if "resume" in line["entry"]]
+        budget.finish(plan.reservation, resumed[-1] if resumed else None)
+
+
+def _settle(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> None:
+    record = LedgerRecord(read_chain(lines))
     if budget is not None and plan.reservation is not None and record.private:
-        budget.settle(plan.reservation, record.spent)
+        budget.settle(plan.reservation, record.spent, json.loads(lines[-1])["hash"])
 
 
 def _terms(mechanism: Mechanism, plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
-    own = assumptions_of(mechanism, make_config(mechanism, plan.config))
+    own = assumptions_of(mechanism, make_config(mechanism, plan.config), plan.facts.unit)
     assumptions = (*own, *untracked(benchmark, budget))
     return Terms(assumptions=assumptions, published=plan.published, stamps=_stamps(plan, benchmark))
 

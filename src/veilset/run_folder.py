@@ -162,6 +162,11 @@ class RunFolder:
         fit = self._note().get("fit") if (self.vault / IMAGES).is_file() else None
         return str(fit) if fit in FITS else None
 
+    @property
+    def data_set(self) -> str | None:
+        """How the training images are known: by their budget, else by their place; None where nothing was noted."""
+        return self._note().get("images") if (self.vault / IMAGES).is_file() else None
+
     def _note(self) -> dict[str, Any]:
         return read_json(self.vault / IMAGES, "the note of this run's images")
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from veilset.artifact import Privacy, parse_json, read_privacy
 from veilset.errors import ArtifactError, ConfigError
 from veilset.privacy.bounds import sum_sensitivity
+from veilset.privacy.claim import VOID, Claim
 from veilset.privacy.events import Gaussian
 
 SCORES = "scores.json"
@@ -27,6 +28,11 @@ ASSUMPTIONS = (
     "whether to publish these scores, and of which classifiers, was decided before any score on these test images",
 )
 """Beside those of every claim."""
+COMPARED = (
+    "That no image of these test sets is a training image, pixel by pixel, was found out without noise: that there are "
+    "scores reveals it to whoever supplied the test images, and no epsilon covers it."
+)
+"""What exact scores on public test sets say beside their numbers, where the training images are private."""
 
 
 _BENCHMARK = r"[^|=\x00-\x1f\x7f]{1,80}"
@@ -47,6 +53,12 @@ def benchmark_stamps(name: str | None) -> tuple[str, ...]:
 def names_a_benchmark(stamps: tuple[str, ...]) -> bool:
     """Whether these are the stamps of `benchmark_stamps` for some name."""
     return len(stamps) == 1 and re.fullmatch(rf"public benchmark data \({_BENCHMARK}\)", stamps[0]) is not None
+
+
+def on_benchmark(claim: Claim) -> bool:
+    """Whether a claim is about public images alone, so that nothing about them is a secret."""
+    stamps = [stamp for stamp in claim.stamps if not stamp.startswith(VOID)]
+    return bool(stamps) and all(names_a_benchmark((stamp,)) for stamp in stamps)
 
 
 def row_bound(num_counts: int) -> float:

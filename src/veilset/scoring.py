@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from veilset.artifact import read_privacy
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.errors import ConfigError, DataError
+from veilset.errors import ConfigError, DataError, PrivacyError
 from veilset.evaluate import Score, calibrated, fidelity, gen2real, real2gen, real2real, run_preset
 from veilset.evaluate.extractors import Extractor, get_extractor
 from veilset.evaluate.fidelity import METRICS, check_metrics
@@ -23,6 +24,7 @@ from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
 from veilset.run_folder import RunFolder
+from veilset.score_release import on_benchmark
 
 SCORES = "scores.json"
 MOST_SHARED = 0.01
@@ -85,12 +87,15 @@ def score_run(
     With ``real``, the real training images, the same classifiers are also trained on those: what there is to reach
     (real2real), the mean ratio to it (calibrated), and whether synthetic images show their class (real2gen).
 
-    Raises: DataError where the test images do not fit the model or are its training images.
+    Raises: DataError where the test images do not fit the model or are its training images, PrivacyError where images
+      declared public are images of a private run.
     """
     model = from_pretrained(folder.path)
     request.check_fits(model.spec, test.spec)
     if real is not None:
         request.check_fits(model.spec, real.spec)
+    for images in (test, real):
+        check_public(folder, images)
     shared = overlap_warnings(folder, test, judged=bool(request.classifiers))
     extractor = _extractor(request, device)
     for text in (*shared, *_slowness(extractor, request.number + len(test))):
@@ -135,6 +140,24 @@ def _utility(
     reference = real2real(real, test, **chosen)
     ratio = calibrated(scores[: len(reference)], reference)
     return [*scores, ratio, *reference, *real2gen(real, synthetic, **chosen)]
+
+
+def check_public(folder: RunFolder, images: ImageSet | None) -> None:
+    """Scores on public images may be published, so none of them may be an image of a private run.
+
+    The comparison has no noise, so a published score says how it ended. The pages with such scores name that.
+
+    Raises: PrivacyError where one is.
+    """
+    if images is None or images.source.benchmark is None:
+        return
+    claim = read_privacy((folder.release / "privacy.json").read_bytes()).claim
+    if known := 0 if on_benchmark(claim) else folder.count_training_images(images):
+        raise PrivacyError(
+            f"public images where '{images.source.benchmark}' was declared a benchmark",
+            f"{known:,} of them among the training images of this run, which is private",
+            "Nothing was measured. Do not declare them a benchmark: scores on them are the owner's.",
+        )
 
 
 def overlap_warnings(folder: RunFolder, test: ImageSet, *, judged: bool) -> list[str]:

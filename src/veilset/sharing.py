@@ -17,6 +17,7 @@ from veilset.partition import PARTITIONED
 from veilset.privacy.accounting import Price
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import (
+    CAPPED,
     KERNEL_ASSUMPTIONS,
     UNIT_ASSUMPTIONS,
     Claim,
@@ -150,7 +151,7 @@ def _of_their_preset(scores: NoisyScores) -> bool:
 
 def _honest_words(claim: Claim) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Every pair of stamps and assumptions a purchase can have: a benchmark's, or those of private images."""
-    words = (*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *ASSUMPTIONS)
+    words = (*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[claim.unit], *CAPPED[claim.unit], *ASSUMPTIONS)
     if names_a_benchmark(claim.stamps):
         return [(claim.stamps, words)]
     return [((), (*words, UNTRACKED)), ((), (*words, BEFORE_BUDGET))]
@@ -189,7 +190,7 @@ def _own_assumptions(config: dict[str, Any], opened: Opened) -> tuple[str, ...]:
     continued = CONTINUED if any(len(part) > 1 for part in opened.privacy.parts) else ()
     method = get_method(opened.method)
     settings = make_config(method, config["config"] if isinstance(opened, Model) else {})
-    return (*assumptions_of(method, settings), *merged, *continued)
+    return (*assumptions_of(method, settings, opened.claim.unit), *merged, *continued)
 
 
 def _published(config: dict[str, Any], opened: Opened) -> Published | None:

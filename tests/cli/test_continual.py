@@ -53,6 +53,17 @@ def test_the_way_of_the_docs_from_photos_to_a_verified_export(cli: Cli, photos: 
     assert cli("sample", course / "tasks" / "2", "-n", "4", "--out", tmp_path / "images")[0] == 0
 
 
+def test_public_images_do_not_make_the_test_images_public(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    test = some_photos(tmp_path / "test", 1)
+    words = ["continual", photos, "--epsilon", "1", *TINY, *TASKS, *JUDGES, "--test", test, "--benchmark", "mine"]
+    for more, private in (([], True), (["--test-benchmark", "theirs"], False)):
+        code, out, err = cli(*words, *more, "--out", tmp_path / f"{private}")
+        assert code == 0, err
+        assert {score["touched_private_data"] for score in json.loads(out)["scores"]} == {private}
+        card = (tmp_path / f"{private}" / "release" / "README.md").read_text()
+        assert ("Accuracy on a public test set" in card) == (not private)
+
+
 def test_the_classifier_baseline_is_a_method_of_this_command_alone(cli: Cli, photos: Path, tmp_path: Path) -> None:
     tiny = ["--epochs", "1", "--expected-batch", "5", "--width", "16"]
     code, out, err = cli(
@@ -79,6 +90,7 @@ def test_the_classifier_baseline_is_a_method_of_this_command_alone(cli: Cli, pho
         (["--epsilon", "1", *TASKS, "--unit", "user"], "images in several tasks"),
         (TASKS, "an epsilon"),
         (["--epsilon", "1", *TASKS, "--classifier", "oracle"], "distinct classifiers"),
+        (["--epsilon", "1", *TASKS, "--test-benchmark", "mine"], "together with --test"),
         (["--epsilon", "1", *TASKS, "--method", "pgs"], "psg"),
         (["--epsilon", "1", *TASKS, "--wings", "2"], "an option of"),
         (["--epsilon", "1", *TASKS, *TINY, "--resume"], "a course at"),

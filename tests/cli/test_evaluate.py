@@ -139,6 +139,7 @@ def test_digits_are_not_taken_for_cats_and_dogs(cli: Cli, run: Path) -> None:
         (["--size", "9"], "images of 9x9"),
         (["--quick", "--preset", "gs-wgan"], "--quick or --preset"),
         (["--dp-scores", "1", "--real", "photos"], "cannot be bought"),
+        (["--real-benchmark", "mine"], "together with --real"),
     ],
     ids=str,
 )
@@ -162,6 +163,38 @@ def test_real_training_images_show_what_there_is_to_reach(cli: Cli, run: Path, h
     assert all(score["touched_private_data"] for score in scores)
     gen, ratio, real, _ = (score["mean"] for score in scores)
     assert ratio == pytest.approx(gen / real)
+
+
+def test_a_public_test_set_does_not_make_the_training_images_public(
+    cli: Cli, run: Path, held_out: Path, photos: Path
+) -> None:
+    scores = evaluated(cli, run, held_out, "--benchmark", "a public test", "--real", photos)["scores"]
+    private = {score["metric"] for score in scores if score["touched_private_data"]}
+    assert private == {"gen2real/calibrated", "real2real/gaussian-nb", "real2gen/gaussian-nb"}
+    assert cli("report", run)[0] == 0
+    page = (run / "release" / "report.html").read_text()
+    assert "gen2real/gaussian-nb" in page
+    assert "found out without noise" in page
+    assert not any(metric in page for metric in private)
+
+
+def test_training_images_of_a_private_run_cannot_be_declared_public(
+    cli: Cli, run: Path, held_out: Path, photos: Path
+) -> None:
+    for words in (
+        ["--test", held_out, "--real", photos, "--real-benchmark", "b"],
+        ["--test", photos, "--benchmark", "b"],
+    ):
+        code, out, err = cli("evaluate", run, *words, *QUICK)
+        assert (code, out) == (2, "")
+        assert "12 of them among the training images of this run, which is private" in " ".join(err.split())
+    assert not (run / "vault" / "scores.json").exists()
+
+
+def test_other_real_images_can_be_declared_public(cli: Cli, run: Path, held_out: Path, tmp_path: Path) -> None:
+    strangers = write_photos(tmp_path / "strangers", seed=3)
+    words = ["--benchmark", "b", "--real", strangers, "--real-benchmark", "c"]
+    assert not any(score["touched_private_data"] for score in evaluated(cli, run, held_out, *words)["scores"])
 
 
 def test_quick_is_short_for_its_preset(cli: Cli, run: Path, held_out: Path) -> None:

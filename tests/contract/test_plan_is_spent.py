@@ -13,7 +13,8 @@ from veilset.errors import PlanMismatch
 from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.privacy.accounting import price
-from veilset.privacy.bounds import Adjacency
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.claim import CAPPED
 from veilset.privacy.events import Composed, steps
 from veilset.run import execute
 from veilset.sharing import verify
@@ -109,6 +110,8 @@ def test_a_fit_at_user_level_spends_exactly_its_plan(method: str, adjacency: str
     model = execute(images, plan, tmp_path / "run")
     assert_spent_as_planned(model, plan, images, tmp_path / "run")
     assert model.claim.unit == "user"
+    capped = set(CAPPED[Unit.USER]) <= set(model.claim.assumptions)
+    assert capped == (method not in ("dpac", "gs-wgan")), "shards hold all images of a user"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -15,8 +15,9 @@ from veilset.courses import scores as scores_module
 from veilset.courses.folder import CourseFolder
 from veilset.courses.scores import Judges, score_course, union
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.errors import ConfigError, DataError, VeilsetError
+from veilset.errors import ConfigError, DataError, PrivacyError, VeilsetError
 from veilset.evaluate import Score
+from veilset.score_release import COMPARED
 
 from .cases import BENCHMARK, SETTINGS, TASKS, learned, some_course, some_images
 
@@ -49,7 +50,9 @@ def test_public_scores_are_shared_with_their_figure(tmp_path: Path) -> None:
     released = json.loads((folder.release / "course.json").read_text())["scores"]
     assert [score["mean"] for score in released] == [score.mean for score in found]
     assert (folder.release / "accuracy.png").read_bytes() == (folder.vault / "accuracy.png").read_bytes()
-    assert "Accuracy on a public test set" in (folder.release / "README.md").read_text()
+    card = (folder.release / "README.md").read_text()
+    assert "Accuracy on a public test set" in card
+    assert COMPARED in card, "the training images are private"
 
 
 def test_private_scores_stay_in_the_vault_and_leave_a_note(tmp_path: Path) -> None:
@@ -68,6 +71,13 @@ def test_training_images_are_no_test_images(tmp_path: Path) -> None:
     folder = learned(tmp_path / "course")
     with pytest.raises(DataError, match="kept back from training"):
         measured(folder, some_images())
+    assert not (folder.vault / "scores.json").exists()
+
+
+def test_a_public_test_set_holds_no_image_of_any_private_task(tmp_path: Path) -> None:
+    folder = learned(tmp_path / "course")
+    with pytest.raises(PrivacyError, match="of this run, which is private"):
+        measured(folder, some_images(source=BENCHMARK))
     assert not (folder.vault / "scores.json").exists()
 
 

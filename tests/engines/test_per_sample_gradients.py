@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
-from veilset.engines.per_sample_gradients import Losses, PerSampleGradients, cross_entropies
+from veilset.engines.cuda_graphs import PLAIN_STEPS, GraphedStep
+from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
 from veilset.errors import ConfigError
 from veilset.nets.classifiers import ConvNet, LeNet5, restart
 from veilset.randomness import initialise, named_generator
@@ -225,3 +226,32 @@ def test_replayed_rows_follow_new_weights_and_new_images(device: str) -> None:
     images = images.flip(3)
     # A batch of another size in between must not leave its rows, or earlier ones, to those that come after.
     assert torch.allclose(replayed(images, labels), plain(images, labels), rtol=1e-3, atol=1e-5)
+
+
+class StandInGraph:
+    """Writes where it wrote first, as a CUDA graph does, whatever the owner keeps by then."""
+
+    def __init__(self, owner: PerSampleGradients, step: GraphedStep) -> None:
+        self.owner, self.step, self.memory = owner, step, owner._kept
+
+    def replay(self) -> None:
+        self.memory.copy_(self.owner._rows(*self.step.inputs))
+
+
+def column_or_row(network: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropies(network, inputs, labels.reshape(len(inputs)))
+
+
+def test_labels_of_another_shape_leave_no_rows_of_earlier_batches_to_a_graph() -> None:
+    network = nn.Linear(3, 2)
+    replayed = PerSampleGradients(network, losses=column_or_row, replayed=True)
+    inputs, labels = torch.rand(4, 3), torch.tensor([0, 1, 1, 0])
+    replayed(inputs, labels)
+    step = replayed._replay
+    assert step is not None
+    step.plain_only, step.plain_steps = False, PLAIN_STEPS
+    step.graph = StandInGraph(replayed, step)  # type: ignore[assignment]
+    for given in (inputs, 1 - inputs):
+        assert_close(replayed(given, labels), by_loop(network, given, labels))
+    replayed(inputs, labels[:, None])
+    assert_close(replayed(inputs / 2, labels), by_loop(network, inputs / 2, labels))

@@ -31,10 +31,12 @@ from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.spectral_generators import SpectralGenerator
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Bounded, GroupedSum, Unit, sum_rows, sum_shards
+from veilset.privacy.claim import CAPPED
 from veilset.privacy.noise import SeededNoise
 from veilset.privacy.release import Door
 from veilset.randomness import named_generator
 from veilset.run import execute, resume
+from veilset.sharing import verify
 
 TOGETHER = GsWganConfig(**TINY["gs-wgan"])
 IN_TURN = replace(TOGETHER, teachers="in-turn", schedule="round-robin", critic="conv", steps=6)
@@ -370,7 +372,10 @@ def test_together_the_generator_is_our_own() -> None:
 def test_a_user_lies_in_one_shard_with_all_images(tmp_path: Path) -> None:
     images = make_images(per_user=4)
     plan = tiny_plan(images, "gs-wgan", accounting="published", unit="user", images_per_user=2)
-    assert execute(images, plan, tmp_path / "run", allow_published=True).claim.unit == "user"
+    claim = execute(images, plan, tmp_path / "run", allow_published=True).claim
+    assert claim.unit == "user"
+    assert not set(CAPPED[Unit.USER]) & set(claim.assumptions), "nothing is dropped, and nothing need be"
+    verify(tmp_path / "run")
 
 
 def test_in_turn_every_step_trains_the_critic_whose_turn_it_is_and_no_other(

@@ -55,6 +55,11 @@ def same_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_new_key_after_fork(patch: pytest.MonkeyPatch) -> None:
+    class Deaf(list[None]):
+        def append(self, _: None) -> None:
+            pass
+
+    patch.setattr(noise, "FORKS", Deaf())
     patch.setattr(noise, "os", SimpleNamespace(getpid=lambda: 1, urandom=os.urandom))
 
 
@@ -262,6 +267,7 @@ def forks_share_prepaid_steps(patch: pytest.MonkeyPatch) -> None:
     stand_in = SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
     stand_in.getpid = lambda: 1
     patch.setattr(ledger, "os", stand_in)
+    patch.setattr(ledger, "FORKS", [])
 
 
 def chain_not_checked(patch: pytest.MonkeyPatch) -> None:

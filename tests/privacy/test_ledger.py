@@ -129,6 +129,13 @@ def test_a_fork_cannot_spend_what_its_parent_prepaid(tmp_path: Path) -> None:
     check_fork_cannot_spend_twice(tmp_path)
 
 
+def test_a_fork_with_the_number_of_its_parent_cannot_spend_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    check_fork_cannot_spend_twice(tmp_path)
+
+
 @pytest.mark.parametrize(("planned", "block"), [(7, 1), (600, 1), (2001, 4), (10**6, 500)])
 def test_a_release_is_charged_with_few_others_in_proportion_to_the_plan(
     planned: int, block: int, tmp_path: Path

@@ -1,6 +1,7 @@
 import copy
 import itertools
 import math
+import os
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,12 @@ def test_no_block_of_noise_is_ever_used_twice() -> None:
 
 
 def test_a_fork_draws_other_noise() -> None:
+    check_noise_after_fork()
+
+
+def test_a_fork_draws_other_noise_though_it_has_the_number_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number is given out again once its process has ended, to a grandchild perhaps, which holds the same key."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
     check_noise_after_fork()
 
 

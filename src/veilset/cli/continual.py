@@ -59,7 +59,11 @@ def continual(
     seeds: Annotated[int, typer.Option(help="How many classifiers judge each stage.")] = 1,
     delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
     size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, strict: Strict = False,
-    benchmark: Benchmark = None, seed: Seed = 0, device: Device = "auto",
+    benchmark: Benchmark = None,
+    test_benchmark: Annotated[
+        str | None, typer.Option(help="Declare the images of --test a public benchmark of this name.")
+    ] = None,
+    seed: Seed = 0, device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted course in --out.")] = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -75,9 +79,12 @@ def continual(
     Example: veilset continual mnist --method dp-merf --epsilon 10 --classifier cnn --out courses/dp-merf
     """
     judges = Judges(classifier=classifier, seeds=tuple(range(seeds)), samples_per_class=samples_per_class)
-    reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "strict": strict, "benchmark": benchmark}
+    reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "strict": strict}
+    if test is None and test_benchmark is not None:
+        raise ConfigError("--test-benchmark together with --test", "no --test", "Name the images, or drop the option.")
     with Show(quiet) as show, resumable(CourseFolder(out).note):
-        images = read_images(source, show, split="train", class_names=parse_names(class_names), **reading)
+        names = parse_names(class_names)
+        images = read_images(source, show, split="train", class_names=names, benchmark=benchmark, **reading)
         course = course_for(
             images, method=method, epsilon=epsilon, tasks=_tasks(tasks), declared_sizes=_sizes(declared_sizes),
             delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit), seed=seed, **method_options(context),
@@ -87,7 +94,8 @@ def continual(
         name = test or (source if source in KNOWN_NAMES else None)
         real = None
         if name is not None:
-            real = read_images(name, show, split="test", class_names=list(images.spec.class_names), **reading)
+            names = list(images.spec.class_names)
+            real = read_images(name, show, split="test", class_names=names, benchmark=test_benchmark, **reading)
         learned = run_course(
             images, course, out, test=real, judges=judges, device=api.pick_device(device), progress=show.progress,
             warn=show.warn, resume=resume,

@@ -11,7 +11,6 @@ import typer
 
 from veilset import api
 from veilset.cli.options import (
-    Benchmark,
     ClassNames,
     Color,
     Device,
@@ -46,6 +45,12 @@ NUMBER = 60_000
 """Synthetic images of published protocols."""
 MOST_BYTES = 10**9
 """Of pixels that are drawn unasked."""
+TestBenchmark = Annotated[
+    str | None, typer.Option("--benchmark", help="Declare the test images a public benchmark of this name.")
+]
+RealBenchmark = Annotated[
+    str | None, typer.Option(help="Declare the images of --real a public benchmark: private ones never are.")
+]
 
 
 def evaluate(
@@ -72,7 +77,8 @@ def evaluate(
         ),
     ] = None,
     size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, split: Split = "test",
-    benchmark: Benchmark = None, device: Device = "auto", quiet: Quiet = False,
+    benchmark: TestBenchmark = None, real_benchmark: RealBenchmark = None, device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Train classifiers on synthetic images and test them on real ones (gen2real); compare the images themselves.
 
@@ -83,6 +89,8 @@ def evaluate(
         raise ConfigError("--quick or --preset", f"both, with {preset}", "Drop one of them.")
     if real is not None and dp_scores is not None:
         raise ConfigError("--dp-scores, or exact scores with --real", "both", "real2gen cannot be bought: drop --real.")
+    if real is None and real_benchmark is not None:
+        raise ConfigError("--real-benchmark together with --real", "no --real", "Name the images, or drop the option.")
     preset = "quick" if quick else preset
     request = Request(
         number=NUMBER if number is None else number,
@@ -98,12 +106,13 @@ def evaluate(
         if number is None:
             request = _of_bounded_size(request, spec, show)
         as_fitted = _fit_like(folder, fit, show)
-        reading: dict[str, Any] = {"size": size, "fit": as_fitted, "color": color, "benchmark": benchmark}
-        judges = _read_test(test, spec, show, split=split, class_names=class_names, **reading)
+        reading: dict[str, Any] = {"size": size, "fit": as_fitted, "color": color, "class_names": class_names}
+        judges = _read_test(test, spec, show, split=split, benchmark=benchmark, **reading)
         if dp_scores is not None:
             bought = buy_scores(folder, judges, request, epsilon=dp_scores, **common)
         else:
-            train = _read_test(real, spec, show, split="train", class_names=class_names, **reading) if real else None
+            reading |= {"split": "train", "benchmark": real_benchmark}
+            train = _read_test(real, spec, show, **reading) if real else None
             scores = score_run(folder, judges, request, real=train, **common)
     if dp_scores is not None:
         _show_bought(bought, source, show)

@@ -23,6 +23,7 @@ from veilset.files import require_empty, write_atomically
 from veilset.model import release_folder
 from veilset.partition import Partition, partitioned
 from veilset.privacy.claim import Claim, shown
+from veilset.score_release import COMPARED, on_benchmark
 from veilset.sharing import export, verify
 from veilset.version import __version__
 
@@ -124,10 +125,10 @@ claim; this page is about all of them together.
 {tasks_table(value["tasks"])}
 
 {claim_text(claim, "course")}
-{_scores_text(value["scores"])}"""
+{_scores_text(value["scores"], claim)}"""
 
 
-def _scores_text(scores: Sequence[dict[str, Any]]) -> str:
+def _scores_text(scores: Sequence[dict[str, Any]], claim: Claim) -> str:
     if not scores:
         return ""
     rows = []
@@ -135,9 +136,8 @@ def _scores_text(scores: Sequence[dict[str, Any]]) -> str:
         spread = "" if score["sd"] is None else f" ± {score['sd']:.4f}"
         rows.append(f"| {score['stage']} | {score['num_classes']} | {score['mean']:.4f}{spread} | {score['n']} |")
     head = ["| after task | classes so far | accuracy | seeds |", "|---|---|---|---|"]
-    return "\n".join(
-        ["", "## Accuracy on a public test set", "", f"![accuracy]({FIGURE})", "", *head, *rows, ""]
-    )  # fmt: skip
+    text = ["", "## Accuracy on a public test set", "", f"![accuracy]({FIGURE})", "", *head, *rows, ""]
+    return "\n".join(text if on_benchmark(claim) else [*text, COMPARED, ""])
 
 
 def _check_task(path: Path, partition: Partition, spec: ImageSpec, method: str) -> None:

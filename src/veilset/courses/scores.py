@@ -27,7 +27,7 @@ from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
 from veilset.report.plots import continual
-from veilset.scoring import SCORES, Warn, overlap_warnings
+from veilset.scoring import SCORES, Warn, check_public, overlap_warnings
 
 PRIVATE = "private test images"
 
@@ -68,6 +68,7 @@ def score_course(
     test = test.of_classes(course.partition.class_names)
     runs = [folder.task(number) for number in range(1, len(course.partition.tasks) + 1)]
     for run, task in zip(runs, course.partition.tasks, strict=True):
+        check_public(run, test)
         for text in overlap_warnings(run, test.of_classes(task.classes), judged=True):
             warn(text)
     for run in runs:

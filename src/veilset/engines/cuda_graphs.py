@@ -32,7 +32,7 @@ class GraphedStep:
         self.plain_only = any(not value.is_cuda for value in example)
 
     def __call__(self, *inputs: Tensor) -> None:
-        if self.plain_only or any(a.shape != b.shape for a, b in zip(inputs, self.inputs, strict=True)):
+        if self.plain_only or not self.fits(*inputs):
             self.step(*inputs)
         elif self.plain_steps < PLAIN_STEPS:
             self.plain_steps += 1
@@ -41,6 +41,10 @@ class GraphedStep:
             for mine, given in zip(self.inputs, inputs, strict=True):
                 mine.copy_(given)
             self._replay()
+
+    def fits(self, *inputs: Tensor) -> bool:
+        """Whether these have the shapes of the example; others are never replayed."""
+        return all(a.shape == b.shape for a, b in zip(inputs, self.inputs, strict=True))
 
     def _on_a_side_stream(self, inputs: Sequence[Tensor]) -> None:
         # What a capture needs before it, by torch's documentation: work on another stream than the default one.

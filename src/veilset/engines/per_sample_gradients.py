@@ -72,8 +72,8 @@ class PerSampleGradients:
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         if self.replayed and self._replay is None:
             self._replay = GraphedStep(self._keep_rows, [inputs, labels], [])
-        # A graph goes on writing where it wrote at first, so batches of another size must not touch what it keeps.
-        if self._replay is None or inputs.shape != self._replay.inputs[0].shape:
+        # A graph goes on writing where it wrote at first, so batches of another shape must not touch what it keeps.
+        if self._replay is None or not self._replay.fits(inputs, labels):
             return self._rows(inputs, labels)
         self._replay(inputs, labels)
         return self._kept

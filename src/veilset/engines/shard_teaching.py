@@ -54,6 +54,7 @@ class ShardTaught:
     assumptions: ClassVar[tuple[str, ...]] = (
         "a record keeps its id and so its shard; each critic sees its own shard, released values and public draws only",
     )
+    caps_users: ClassVar[bool] = False  # all images of a user are in one shard, and a shard is bounded as a whole
     # The paper replaces a record in its place. By a hash of their ids, records that are added or removed change one
     # shard as well, at the same price; one that is replaced by another may change two.
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE

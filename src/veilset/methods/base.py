@@ -20,8 +20,8 @@ from veilset.engines.contexts import OpenContext as OpenContext
 from veilset.engines.contexts import Progress as Progress
 from veilset.engines.contexts import PublicFacts as PublicFacts
 from veilset.errors import ConfigError
-from veilset.privacy.bounds import Adjacency
-from veilset.privacy.claim import Published
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.claim import CAPPED, Published
 from veilset.privacy.events import Event
 from veilset.sketch_file import Layout
 
@@ -127,10 +127,14 @@ def layout_of(method: Synthesizer, config: Any) -> Layout | None:
     return None if layout is None else layout(config)
 
 
-def assumptions_of(mechanism: Mechanism, config: Any) -> tuple[str, ...]:
-    """What a claim assumes because of the mechanism, and because of these settings of it (`assumed(config)`)."""
+def assumptions_of(mechanism: Mechanism, config: Any, unit: Unit) -> tuple[str, ...]:
+    """What a claim assumes because of the mechanism, and because of these settings of it (`assumed(config)`).
+
+    One with ``caps_users = False`` bounds a user however many images he has.
+    """
     further: Callable[[Any], tuple[str, ...]] | None = getattr(mechanism, "assumed", None)
-    return (*mechanism.assumptions, *(() if further is None else further(config)))
+    capped = CAPPED[unit] if getattr(mechanism, "caps_users", True) else ()
+    return (*capped, *mechanism.assumptions, *(() if further is None else further(config)))
 
 
 def cautions_of(mechanism: Mechanism, config: Any, facts: PublicFacts) -> tuple[str, ...]:

@@ -56,6 +56,10 @@ from veilset.privacy.sides import seal
 from veilset.randomness import initialise
 
 PUBLIC = "the images that were declared public are, and nobody's who is in the private ones"
+APART = (
+    "that none of the private images is among those declared public, pixel by pixel, was found out without noise: that "
+    "there is a release reveals it to whoever supplied them, and no epsilon covers it"
+)
 CHECKPOINT_EVERY = 500
 DOING = "teaching the generator"
 
@@ -77,7 +81,7 @@ class Dpaf:
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
 
     def assumed(self, config: DpafConfig) -> tuple[str, ...]:
-        return () if config.transfer == "none" else (PUBLIC,)
+        return () if config.transfer == "none" else (PUBLIC, APART)
 
     def unproven(self, config: DpafConfig) -> str | None:
         if not config.published:

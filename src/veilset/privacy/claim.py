@@ -29,8 +29,9 @@ KERNEL_ASSUMPTIONS = (
 )
 UNIT_ASSUMPTIONS = {
     Unit.RECORD: "one image per person: k images of one person multiply mu by k",
-    Unit.USER: "the user column names every person, and images beyond the declared cap per user were dropped",
+    Unit.USER: "the user column names every person",
 }
+CAPPED = {Unit.RECORD: (), Unit.USER: ("images beyond the declared cap per user were dropped",)}
 
 
 def shown(epsilon: float) -> str:

@@ -21,6 +21,7 @@ from veilset.errors import BudgetExceeded, LedgerError, PlanMismatch
 from veilset.files import sync_folder
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Composed, Event, Repeated, from_json, from_steps, steps, to_json, whole_rounds
+from veilset.privacy.noise import FORKS
 
 BLOCK, RESERVE_BLOCK, BLOCKS = 500, 50, 500
 """Most steps charged ahead at once, by plan and by reserve; blocks of a plan, so that a crash costs little of it."""
@@ -176,10 +177,10 @@ class PrivacyLedger(LedgerRecord):
 
     def __init__(self, file: ChainedFile) -> None:
         super().__init__(file.entries)
-        self._file = file
+        self._file, self.lines, self.unlock = file, file.lines, file.unlock
         self._prepaid: Counter[Event] = Counter()
         self._released: Counter[Event] = Counter()
-        self._process = os.getpid()
+        self._process = os.getpid(), len(FORKS)
         self._lock = threading.Lock()
 
     @classmethod
@@ -210,7 +211,7 @@ class PrivacyLedger(LedgerRecord):
         """Pays for one release of `event`, ahead in blocks. Call it before drawing the noise."""
         if self.closed:
             raise PlanMismatch("no release after the ledger was closed", "one more", "Plan a new run.")
-        if os.getpid() != self._process:  # a fork would spend the same prepaid steps a second time
+        if (os.getpid(), len(FORKS)) != self._process:  # a fork would spend the same prepaid steps a second time
             raise LedgerError("the process that opened the ledger", "a fork of it", "Release in one process only.")
         with self._lock:
             if self._prepaid[event] <= 0:
@@ -241,9 +242,3 @@ class PrivacyLedger(LedgerRecord):
             raise PlanMismatch(f"{steps(self.planned)}", f"{+self._released}", "Report this as a bug in the method.")
         self._file.append({"close": {}})
         self.closed = True
-
-    def lines(self) -> list[str]:
-        return self._file.lines()
-
-    def unlock(self) -> None:
-        self._file.unlock()

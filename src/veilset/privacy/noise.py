@@ -18,6 +18,10 @@ from torch import Tensor
 
 from veilset.privacy.chacha import keystream_words
 
+FORKS: list[None] = []
+"""One for each fork that led to this process: its number alone may have been that of an ancestor, which has ended."""
+os.register_at_fork(after_in_child=lambda: FORKS.append(None))
+
 
 class NoiseSource:
     """A stream of secret random numbers keyed from operating-system entropy.
@@ -35,13 +39,13 @@ class NoiseSource:
     def _rekey(self) -> None:
         self.__key = self._new_key()
         self.__draws = itertools.count()  # atomic, so that two threads never share a nonce
-        self.__process = os.getpid()
+        self.__process = os.getpid(), len(FORKS)
 
     def _new_key(self) -> bytes:
         return os.urandom(32)
 
     def _words(self, count: int, device: torch.device) -> Tensor:
-        if os.getpid() != self.__process:
+        if (os.getpid(), len(FORKS)) != self.__process:
             self._rekey()
         return keystream_words(self.__key, next(self.__draws).to_bytes(12, "little"), count, device)
 
