@@ -143,7 +143,7 @@ def main() -> None:
     operations, bytes_ = limits(device)
     print(f"{operations / 1e12:.3g} T operations and {bytes_ / 1e9:.3g} GB a second at most")
     for case in cases(config):
-        bank = SKETCH.layout(replace(config, networks=case.networks, width=case.width)).random_bank(case.spec)
+        bank = SKETCH.layout(replace(config, rounds=1, networks=case.networks, width=case.width)).random_bank(case.spec)
         bank = bank.to(device)
         started = time.perf_counter()
         image = pass_seconds(case, bank, options.number, device)

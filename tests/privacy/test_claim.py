@@ -5,6 +5,7 @@ import pytest
 from checks import ADD, DELTA, REPLACE, open_ledger
 
 from veilset.errors import LedgerError, MixedAdjacency
+from veilset.privacy import ledger
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim, Published, price_of_parts, renyi_of_parts
@@ -39,7 +40,8 @@ def test_a_claim_prices_what_the_ledger_charged(tmp_path: Path) -> None:
     assert set(claim.assumptions) == {*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[Unit.RECORD], "a method's own"}
 
 
-def test_a_crash_raises_the_claim_and_never_lowers_it(tmp_path: Path) -> None:
+def test_a_crash_raises_the_claim_and_never_lowers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "BLOCKS", 1)  # the whole plan is charged at once
     event, path = Gaussian(30.0), tmp_path / "ledger.jsonl"
     book = open_ledger(path, Repeated(500, event), reserve=Repeated(50, event))
     book.charge(event)
