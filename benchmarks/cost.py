@@ -139,11 +139,11 @@ def main() -> None:
     parser.add_argument("--commit", help="where there is no git checkout")
     options = parser.parse_args()
     device = pick_device(options.device)
-    config = make_config(SKETCH, {"preset": options.preset})
+    config = make_config(SKETCH, {"preset": options.preset, "kinds": 1})
     operations, bytes_ = limits(device)
     print(f"{operations / 1e12:.3g} T operations and {bytes_ / 1e9:.3g} GB a second at most")
     for case in cases(config):
-        bank = SKETCH.layout(replace(config, rounds=1, networks=case.networks, width=case.width)).random_bank(case.spec)
+        bank = SKETCH.layout(replace(config, networks=case.networks, width=case.width)).random_bank(case.spec)
         bank = bank.to(device)
         started = time.perf_counter()
         image = pass_seconds(case, bank, options.number, device)
