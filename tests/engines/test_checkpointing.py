@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, last_step, restore
+from veilset.errors import BudgetExceeded
+from veilset.privacy import ledger as ledger_module
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.events import NOTHING, Gaussian, Repeated
+from veilset.privacy.ledger import PrivacyLedger
 from veilset.randomness import initialise, named_generator
 
 
@@ -91,3 +97,37 @@ def test_a_checkpoint_holds_tensors_only_and_no_noise_key() -> None:
     keep(memory, "loop", 1, loop.model, loop.optimiser, loop.draws)
     assert all(isinstance(value, Tensor) for value in memory["loop"].values())
     assert {key.split("/")[0] for key in memory["loop"]} == {"step", "draws", "model", "optimiser"}
+
+
+EVENT = Gaussian(1.0)
+
+
+def ledger_for(path: Path, times: int) -> PrivacyLedger:
+    return PrivacyLedger.open_new(
+        path, planned=Repeated(times, EVENT), reserve=NOTHING, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD,
+        delta=1e-5,
+    )  # fmt: skip
+
+
+def test_an_undisturbed_loop_ends_as_planned_whatever_was_charged_ahead(tmp_path: Path) -> None:
+    ledger = ledger_for(tmp_path / "ledger.jsonl", times=200)
+    ledger.charge(EVENT)
+    assert last_step(ledger, EVENT, done=0, planned=200) == 200
+
+
+def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "BLOCKS", 9)
+    before = ledger_for(tmp_path / "ledger.jsonl", times=900)
+    for _ in range(3):
+        before.charge(EVENT)  # a block of 100 is on disk then
+    before.unlock()
+    ledger = PrivacyLedger.resume(tmp_path / "ledger.jsonl")
+    assert last_step(ledger, EVENT, done=0, planned=900) == 800
+    assert last_step(ledger, EVENT, done=2, planned=900) == 802
+    assert last_step(ledger, EVENT, done=900, planned=900) == 900
+    other = Gaussian(2.0)
+    assert last_step(ledger, other, done=0, planned=900) == 1
+    with pytest.raises(BudgetExceeded):
+        ledger.charge(other)

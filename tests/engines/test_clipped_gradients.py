@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, clipped_mean, last_step
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, clipped_mean
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients, cross_entropies
-from veilset.errors import BudgetExceeded, ConfigError, NotBounded
+from veilset.errors import ConfigError, NotBounded
 from veilset.methods.base import FitContext, PublicFacts
 from veilset.nets.classifiers import ConvNet
-from veilset.privacy import ledger as ledger_module
 from veilset.privacy.bounds import GRID, Adjacency, GroupedSum, Unit, clip_rows, sum_rows
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.ledger import PrivacyLedger
@@ -390,34 +389,6 @@ def test_at_user_level_a_release_without_a_cap_is_refused(tmp_path: Path) -> Non
     with pytest.raises(NotBounded):
         ClippedGradients(numbered(20), terms, device=CPU).release(GivenRows(torch.ones(256, 2)), door, 1.0)  # type: ignore[arg-type]
     assert not door.ledger.charged
-
-
-def test_an_undisturbed_loop_ends_as_planned_whatever_was_charged_ahead(tmp_path: Path) -> None:
-    terms = terms_for()
-    ledger = door_for(tmp_path, terms, SeededNoise(0), times=200).ledger
-    event = terms.event(1.0, Adjacency.ADD_REMOVE)
-    ledger.charge(event)
-    assert last_step(ledger, event, done=0, planned=200) == 200
-
-
-def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_module, "BLOCKS", 9)
-    terms = terms_for()
-    door = door_for(tmp_path, terms, SeededNoise(0), times=900)
-    event = terms.event(1.0, Adjacency.ADD_REMOVE)
-    for _ in range(3):
-        door.ledger.charge(event)  # a block of 100 is on disk then
-    door.ledger.unlock()
-    ledger = PrivacyLedger.resume(tmp_path / "ledger.jsonl")
-    assert last_step(ledger, event, done=0, planned=900) == 800
-    assert last_step(ledger, event, done=2, planned=900) == 802
-    assert last_step(ledger, event, done=900, planned=900) == 900
-    other = terms.event(2.0, Adjacency.ADD_REMOVE)
-    assert last_step(ledger, other, done=0, planned=900) == 1
-    with pytest.raises(BudgetExceeded):
-        ledger.charge(other)
 
 
 @pytest.mark.parametrize("batch", [0, 21])

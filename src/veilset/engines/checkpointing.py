@@ -13,6 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from veilset.privacy.events import Event, steps
+from veilset.privacy.ledger import PrivacyLedger
+
 PARTS = 20
 """A loop is kept at least this often, because a resumed run goes without the releases that it lost."""
 
@@ -32,6 +35,18 @@ def steps_between(planned: int, most: int) -> int:
     (300, 30, 1)
     """
     return max(1, min(most, planned // PARTS))
+
+
+def last_step(ledger: PrivacyLedger, event: Event, *, done: int, planned: int) -> int:
+    """Where a loop of releases ends that has `done` some: where it was planned to or, after a crash, where plan and
+    reserve are used up. What was charged and lost is not bought again, so a resumed loop may be a little shorter.
+
+    At least 1: a loop that cannot pay for anything is refused by the ledger.
+    """
+    if not ledger.resumed:
+        return planned
+    left = (steps(ledger.planned) + steps(ledger.reserve) - ledger.charged)[event]
+    return max(1, min(planned, done + left))
 
 
 def left_out(doing: str, last: int, planned: int) -> str:

@@ -20,8 +20,7 @@ from veilset.data.spec import ImageSet, to_unit_range
 from veilset.engines.feature_sums import first_rows_of_each_user
 from veilset.errors import ConfigError
 from veilset.privacy.bounds import Adjacency, GroupedSum, clip_rows, sum_sensitivity, with_total
-from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, steps
-from veilset.privacy.ledger import PrivacyLedger
+from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled
 from veilset.privacy.release import Door
 from veilset.privacy.sampling import Draw, poisson_draw
 
@@ -210,15 +209,3 @@ def check_width(width: int) -> None:
     """Raises: ConfigError for a network whose gradients would depend on a record's place."""
     if width < 1 or width % WIDTH_STEP:
         raise ConfigError(f"a network as wide as a multiple of {WIDTH_STEP}", f"{width}", "Correct the option.")
-
-
-def last_step(ledger: PrivacyLedger, event: Event, *, done: int, planned: int) -> int:
-    """Where a loop of releases ends that has `done` some: where it was planned to or, after a crash, where plan and
-    reserve are used up. What was charged and lost is not bought again, so a resumed loop may be a little shorter.
-
-    At least 1: a loop that cannot pay for anything is refused by the ledger.
-    """
-    if not ledger.resumed:
-        return planned
-    left = (steps(ledger.planned) + steps(ledger.reserve) - ledger.charged)[event]
-    return max(1, min(planned, done + left))

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from veilset.data.shards import assign_shards
 from veilset.data.spec import Images, ImageSet, ImageSpec
-from veilset.engines.checkpointing import left_out
-from veilset.engines.clipped_gradients import last_step
+from veilset.engines.checkpointing import last_step, left_out
 from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon

@@ -18,8 +18,8 @@ from typing import ClassVar
 import torch
 
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, left_out, restore, steps_between
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width, last_step
+from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width
 from veilset.engines.gradient_matching import Standard
 from veilset.engines.option_checks import at_least_one, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients

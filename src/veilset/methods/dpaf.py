@@ -38,8 +38,8 @@ from veilset.engines.aggregated_batches import (
     repaired_pretraining,
 )
 from veilset.engines.aggregation_settings import AggregationSettings
-from veilset.engines.checkpointing import keep, left_out, restore, steps_between
-from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, last_step
+from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
+from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients
 from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
 from veilset.engines.sampled_sets import CPU_SPEED

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from veilset.data.spec import Images, ImageSet
-from veilset.engines.checkpointing import keep, left_out, restore, steps_between
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
+from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
 from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, positive
 from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, left_out, restore, steps_between
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, last_step
+from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching
 from veilset.engines.option_checks import at_least_one, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients

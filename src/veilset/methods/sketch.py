@@ -77,9 +77,9 @@ class Sketch:
 
     def settled(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> SketchConfig:
         """With a number of kinds: one that is not given follows from the noise of the later rounds."""
-        return config if config.kinds else replace(
-            config, kinds=clear_kinds(config, facts, noise_multiplier / math.sqrt(config.shares[-1]))
-        )  # fmt: skip
+        if config.kinds:
+            return config
+        return replace(config, kinds=clear_kinds(config, facts, noise_multiplier / math.sqrt(config.shares[-1])))
 
     def published_config(self, config: SketchConfig) -> SketchConfig:
         return config
@@ -170,10 +170,14 @@ def measure(
     def rows_of(batch: Tensor) -> Bounded:
         return with_total(normalise_rows(bank.rows(batch)), config.total_weight)
 
+    def group_of(rows: Bounded, labels: Tensor) -> Tensor:
+        if bank.kinds is None:
+            return labels
+        return bank.kinds.of(rows.grid_rows[:, : bank.numbers] * rows.grid_step, labels)
+
     total = sum_by_label(
         images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
-        device=context.device, batch=rows_at_once(bank), kinds=bank.kinds_per_class,
-        group_of=lambda rows, labels: bank.groups(rows.grid_rows * rows.grid_step, labels),
+        device=context.device, batch=rows_at_once(bank), kinds=bank.kinds_per_class, group_of=group_of,
         progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
     )  # fmt: skip
     sums = context.door.release_sum(total, multiplier).float().cpu()

@@ -57,10 +57,6 @@ class Measurement(nn.Module):
         """(n, channels, height, width) in [0, 1] -> (n, numbers) float64; a row depends on its own image alone."""
         return torch.cat([bank.exact(images).flatten(1) * scale(bank, share) for bank, share in self.parts], dim=1)
 
-    def groups(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """The sum each row belongs to: that of its class, or of its kind in its class."""
-        return labels if self.kinds is None else self.kinds.of(rows[:, : self.numbers], labels)
-
     def means(self, sums: Tensor, counts: Tensor) -> list[Tensor]:
         """Sums of rows over `counts` images as mean unit vectors of each bank, (groups, count, length)."""
         sizes = [bank.count * bank.length for bank, _ in self.parts]
