@@ -102,13 +102,15 @@ class Meter:
     """Folder for features of the real images, which are the same for every seed."""
 
     def measure(self, parts: Sequence[str]) -> Iterator[dict[str, Figure] | MissingExtra]:
-        """Figures as they are made, and an error in place of each that needs a package this machine lacks.
+        """Figures in the order of `parts`, and an error in place of each that needs a package this machine lacks.
 
         What compares features is measured in one go: extracting them takes nearly all of its time.
         """
         together = [part for part in parts if part in METRICS and METRICS[part].features]
-        alone = [[part] for part in parts if part not in together]
-        for group in [*alone, *([together] if together else [])]:
+        for part in parts:
+            if part in together[1:]:
+                continue
+            group = together if part in together else [part]
             started = time.perf_counter()
             try:
                 scores = self._scores(group)

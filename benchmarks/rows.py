@@ -38,23 +38,25 @@ class Row:
     accounting: str = "proven"
     settings: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
+    once: tuple[str, ...] = ()
+    """More metrics, of the first seed alone: those that take more than five minutes of a GPU."""
     number: int = 60000
     """Synthetic images that are judged."""
     extractor: str = "auto"
     """Of metrics that compare features."""
 
     def __post_init__(self) -> None:
-        for name in ("metrics", "seeds"):
-            values = tuple(getattr(self, name))
-            if not values or len(set(values)) != len(values):
+        for name in ("metrics", "seeds", "once"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, values in (("metrics", (*self.metrics, *self.once)), ("seeds", self.seeds)):
+            if not getattr(self, name) or len(set(values)) != len(values):
                 raise ConfigError(f"{name}, none of them twice", f"{list(values)}", "Correct the row.")
-            object.__setattr__(self, name, values)
         if (self.epsilon is None) != (self.accounting == "none"):
             raise ConfigError("an epsilon exactly with accounting", f"{self.epsilon}", "Correct the row.")
         if self.epsilon is not None:
             object.__setattr__(self, "epsilon", float(self.epsilon))
         # A misspelt metric or option stops a suite before its first fit, not in the middle of the night.
-        check_metrics(self.method, self.metrics)
+        check_metrics(self.method, self.metrics_of(self.seeds[0]))
         if self.method == REAL:
             self._check_real()
             return
@@ -107,8 +109,15 @@ class Row:
         value = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "seeds"}
         return hashlib.sha256(json.dumps([value, context], sort_keys=True).encode()).hexdigest()[:16]
 
+    def metrics_of(self, seed: int) -> tuple[str, ...]:
+        return (*self.metrics, *self.once) if seed == self.seeds[0] else self.metrics
+
     def only(self, metrics: list[str]) -> Row:
-        return replace(self, metrics=tuple(metrics))
+        """With these of its metrics, and no more seeds than they need."""
+        every, once = (tuple(metric for metric in of if metric in metrics) for of in (self.metrics, self.once))
+        if every:
+            return replace(self, metrics=every, once=once)
+        return replace(self, metrics=once, once=(), seeds=self.seeds[:1])
 
 
 def read_suite(path: Path) -> list[Row]:

@@ -8,22 +8,24 @@ Rows that results.jsonl already has with as many seeds are skipped. Each fit and
 benchmarks/.partial until its row is done: a run that was killed goes on where it was, for the same commit and device. A
 metric that needs a package this machine lacks fails alone; the others of its row are recorded.
 
-Many fits leave a large GPU half idle: --at-once 3 runs three seeds of a row side by side, in processes of their own,
-which the GPU serves in turn, or truly together where its multi-process service runs. Each is slower than it would be
-alone, so the line says so beside the device; unfinished seeds of another --at-once are not taken over.
+Many fits leave a large GPU half idle: --at-once 3 runs three seeds side by side, of one row or of several, in processes
+of their own, which the GPU serves in turn, or truly together where its multi-process service runs. Each is slower than
+it would be alone, so the line says so beside the device; unfinished seeds of another --at-once are not taken over.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,14 @@ class Bench:
         return results.device_name(self.device) + shared
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A row with the metrics it lacked, and how to wait for its seeds."""
+
+    row: Row
+    seeds: Callable[[], list[dict[str, Any]]]
+
+
 def main(words: list[str] | None = None) -> int:
     """Exit status 1 if a row failed; the others are run all the same."""
     options = parse(words)
@@ -76,68 +86,96 @@ def main(words: list[str] | None = None) -> int:
         options.at_once,
     )  # fmt: skip
     failed = 0
-    for number, row in enumerate(rows, start=1):
-        print(f"row {number} of {len(rows)}: {row.command}", flush=True)
-        try:
-            run_row(row, bench)
-        except (VeilsetError, RuntimeError) as error:  # torch raises RuntimeError, for example without memory
-            failed += 1
-            print(f"row {number} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    with processes(bench) as pool:
+        # Side by side all seeds are queued before the first is waited for, so that no process idles between rows.
+        queued = [begin(row, bench, pool) for row in rows] if pool else map(begin, rows, repeat(bench), repeat(None))
+        for number, begun in enumerate(queued, start=1):
+            print(f"row {number} of {len(rows)}: {rows[number - 1].command}", flush=True)
+            try:
+                finish(begun, bench)
+            except (VeilsetError, RuntimeError) as error:  # torch raises RuntimeError, for example without memory
+                failed += 1
+                print(f"row {number} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     return 1 if failed else 0
 
 
-def run_row(row: Row, bench: Bench) -> None:
-    """Measures what is missing of a row and adds a line for each metric.
+def processes(bench: Bench) -> AbstractContextManager[ProcessPoolExecutor | None]:
+    """For seeds that run side by side; none for one after the other."""
+    if bench.at_once == 1:
+        return nullcontext()
+    # Fresh processes: a fork of this one could not use CUDA, and would share its threads.
+    return ProcessPoolExecutor(bench.at_once, mp_context=get_context("spawn"))
+
+
+def begin(row: Row, bench: Bench, pool: ProcessPoolExecutor | None) -> Begun | None:
+    """Queues the seeds of what a row lacks; None where it lacks nothing."""
+    try:
+        missing = [metric for metric in row.metrics_of(row.seeds[0]) if bench.again or not recorded(row, metric, bench)]
+    except VeilsetError as error:
+        return Begun(row, partial(fail, error))
+    if not missing:
+        return None
+    row = row.only(missing)
+    work = (row, folder_of(row, bench), bench)
+    if pool is None:
+        return Begun(row, lambda: [finished_seed(seed, *work) for seed in row.seeds])
+    running = [pool.submit(finished_seed, seed, *work) for seed in row.seeds]
+    return Begun(row, lambda: [seed.result() for seed in running])
+
+
+def fail(error: VeilsetError) -> list[dict[str, Any]]:
+    """Of a row that cannot begin: when its turn comes."""
+    raise error
+
+
+def finish(begun: Begun | None, bench: Bench) -> None:
+    """Waits for the seeds of a row and adds a line for each of its metrics.
 
     Raises: ConfigError, after the other lines were added, where a metric needs a package that is not installed.
     """
-    protocols = {
-        metric: protocol(row.method, metric, row.number, row.extractor, bench.device) for metric in row.metrics
-    }
-    missing = [metric for metric in row.metrics if bench.again or not recorded(row, metric, protocols[metric], bench)]
-    if not missing:
+    if begun is None:
         print("already measured", flush=True)
         return
-    row = row.only(missing)
-    folder = bench.partial / row.fingerprint(bench.commit, bench.device_name)
-    seeds = finished_seeds(row, folder, bench)
-    lost = [metric for metric in row.metrics if not set(parts_of(row.method, metric)) <= set(seeds[0]["parts"])]
-    for metric in row.metrics:
+    row, seeds = begun.row, begun.seeds()
+    metrics = row.metrics_of(row.seeds[0])
+    lost = [metric for metric in metrics if not set(parts_of(row.method, metric)) <= set(seeds[0]["parts"])]
+    for metric in metrics:
         if metric not in lost:
-            add_line(row, metric, protocols[metric], seeds, bench)
-    shutil.rmtree(folder)
+            add_line(row.only([metric]), metric, seeds, bench)
+    shutil.rmtree(folder_of(row, bench))
     if lost:
         raise ConfigError(
             "a figure for every metric of the row", f"none for {', '.join(lost)}", "\n  ".join(seeds[0]["lacking"])
         )
 
 
-def add_line(row: Row, metric: str, words: str, seeds: list[dict[str, Any]], bench: Bench) -> None:
+def folder_of(row: Row, bench: Bench) -> Path:
+    return bench.partial / row.fingerprint(bench.commit, bench.device_name)
+
+
+def words_of(row: Row, metric: str, bench: Bench) -> str:
+    return protocol(row.method, metric, row.number, row.extractor, bench.device)
+
+
+def add_line(row: Row, metric: str, seeds: list[dict[str, Any]], bench: Bench) -> None:
+    seeds = seeds[: len(row.seeds)]
     figures = [combined(row.method, metric, seed["parts"]) for seed in seeds]
     results.append(
         bench.results, method=row.method, dataset=row.dataset, accounting=row.accounting,
-        claim=seeds[-1]["claim"], epsilon_target=row.epsilon, protocol=words, settings=row.recorded_settings,
-        metric=metric, values=[value for value, _ in figures], seeds=row.seeds,
+        claim=seeds[-1]["claim"], epsilon_target=row.epsilon, protocol=words_of(row, metric, bench),
+        settings=row.recorded_settings, metric=metric, values=[value for value, _ in figures], seeds=row.seeds,
         seconds=sum(seed["fit_seconds"] for seed in seeds) + sum(seconds for _, seconds in figures),
-        device=bench.device_name, commit=bench.commit, command=row.only([metric]).command,
+        device=bench.device_name, commit=bench.commit, command=row.command,
     )  # fmt: skip
 
 
-def recorded(row: Row, metric: str, words: str, bench: Bench) -> bool:
-    lines = results.read(bench.results)
+def recorded(row: Row, metric: str, bench: Bench) -> bool:
+    row = row.only([metric])
+    lines, words = results.read(bench.results), words_of(row, metric, bench)
     return any(row.same_figure(line, metric, words) and line["n"] >= len(row.seeds) for line in lines)
 
 
-def finished_seeds(row: Row, folder: Path, bench: Bench) -> list[dict[str, Any]]:
-    if bench.at_once == 1:
-        return [finished_seed(row, seed, folder, bench) for seed in row.seeds]
-    # Fresh processes: a fork of this one could not use CUDA, and would share its threads.
-    with ProcessPoolExecutor(bench.at_once, mp_context=get_context("spawn")) as pool:
-        same = map(itertools.repeat, (folder, bench))
-        return list(pool.map(finished_seed, itertools.repeat(row), row.seeds, *same))
-
-
-def finished_seed(row: Row, seed: int, folder: Path, bench: Bench) -> dict[str, Any]:
+def finished_seed(seed: int, row: Row, folder: Path, bench: Bench) -> dict[str, Any]:
     """The figures of one seed: those of an earlier, killed run, and what it lacks measured now."""
     path, run = folder / f"{seed}.json", folder / f"{seed}.run"
 
@@ -178,7 +216,7 @@ def measure_parts(
 ) -> None:
     """Adds to `value` the figures that it lacks; `keep` is called after each."""
     value["lacking"] = []
-    wanted = dict.fromkeys(part for metric in row.metrics for part in parts_of(row.method, metric))
+    wanted = dict.fromkeys(part for metric in row.metrics_of(seed) for part in parts_of(row.method, metric))
     missing = [part for part in wanted if part not in value["parts"]]
     if not missing:
         return

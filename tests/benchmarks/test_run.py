@@ -49,6 +49,16 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+def toy_pneumonia(folder: Path) -> Path:
+    """Writes tiny images under the name of a data set that is read from a file."""
+    names = ("x_train", "y_train", "x_test", "y_test")
+    parts = [
+        part for split in ("train", "test") for part in (tiny("toy", split).pixels[:, 0], tiny("toy", split).labels)
+    ]
+    np.savez(folder / "pneumoniamnist.npz", **dict(zip(names, map(np.asarray, parts), strict=True)))
+    return folder
+
+
 def lines(bench: list[str]) -> list[dict[str, Any]]:
     return results.read(Path(bench[1]))
 
@@ -101,18 +111,42 @@ def test_only_missing_metrics_are_measured(bench: list[str], fits: list[int]) ->
 def test_seeds_that_run_side_by_side_make_one_row_that_says_so(
     bench: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("x_train", "y_train", "x_test", "y_test")
-    parts = [
-        part for split in ("train", "test") for part in (tiny("toy", split).pixels[:, 0], tiny("toy", split).labels)
-    ]
-    np.savez(tmp_path / "pneumoniamnist.npz", **dict(zip(names, map(np.asarray, parts), strict=True)))
     monkeypatch.undo()  # other processes read the file
-    monkeypatch.setenv("VEILSET_DATA", str(tmp_path))
+    monkeypatch.setenv("VEILSET_DATA", str(toy_pneumonia(tmp_path)))
     words = ["pneumonia" if word == "mnist" else word for word in ONE]
     assert run.main([*words, *bench, "--at-once", "2"]) == 0
     line = lines(bench)[0]
     assert (line["n"], line["device"].endswith(", 2 fits at once")) == (2, True)
     assert list((tmp_path / "partial").iterdir()) == []
+
+
+def test_a_metric_of_the_first_seed_alone_is_printed_as_one_seed(
+    bench: list[str], fits: list[int], tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.json"
+    row = {"method": "dp-merf", "dataset": "mnist", "epsilon": 1, "metrics": ["duplicates"], "once": ["nearest-real"]}
+    suite.write_text(json.dumps({"rows": [{**row, "seeds": [0, 1], "number": 20, "settings": TINY}]}))
+    words = ["--suite", str(suite), "--device", "cpu", *bench]
+    assert run.main(words) == 0
+    assert [(line["metric"], line["seeds"]) for line in lines(bench)] == [("duplicates", [0, 1]), ("nearest-real", [0])]
+    assert "--seeds 0 --metrics nearest-real" in lines(bench)[1]["command"]
+    assert fits == [0, 1]
+    assert run.main(words) == 0
+    assert fits == [0, 1]
+
+
+def test_rows_share_the_processes_and_one_that_fails_leaves_the_others(
+    bench: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # other processes read the file
+    monkeypatch.setenv("VEILSET_DATA", str(toy_pneumonia(tmp_path)))
+    suite = tmp_path / "suite.json"
+    row = {"method": "dp-merf", "epsilon": 1, "metrics": ["duplicates"], "seeds": [0, 1], "number": 20}
+    first = {"dataset": ["cifar10", "pneumonia"]}
+    lost = {"dataset": "pneumonia", "metrics": ["fid"], "extractor": "fid-inception-2015"}
+    suite.write_text(json.dumps({"defaults": {**row, "settings": TINY}, "rows": [first, lost]}))
+    assert run.main(["--suite", str(suite), "--device", "cpu", "--at-once", "2", *bench]) == 1
+    assert [(line["dataset"], line["n"]) for line in lines(bench)] == [("pneumonia", 2)]
 
 
 def test_a_killed_run_keeps_its_finished_seeds(
@@ -177,7 +211,7 @@ def test_a_fit_that_was_killed_starts_afresh(bench: list[str], tmp_path: Path) -
     folder = tmp_path / "row"
     (folder / "0.run" / "vault").mkdir(parents=True)
     machine = run.Bench(tmp_path / "results.jsonl", tmp_path, torch.device("cpu"), "abc1234")
-    seed = run.finished_seed(run.row_from(run.parse(ONE)), 0, folder, machine)
+    seed = run.finished_seed(0, run.row_from(run.parse(ONE)), folder, machine)
     assert seed["parts"].keys() == {"duplicates", "nearest-real"}
     assert [path.name for path in folder.iterdir()] == ["0.json"]
 
