@@ -25,7 +25,7 @@ from typing import Any
 
 import datasets
 import results
-from run import PARTIAL, Bench
+from bench import PARTIAL, Bench
 
 import veilset
 from veilset.api import pick_device

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from veilset.data.spec import ImageSet
-from veilset.errors import ConfigError, MissingExtra
+from veilset.errors import ConfigError
 from veilset.evaluate import PRESETS, Score, fidelity, gen2real, real2gen, real2real
 from veilset.evaluate.classifiers import CLASSIFIERS
 from veilset.evaluate.fidelity import METRICS
@@ -68,6 +68,13 @@ def parts_of(method: str, metric: str) -> list[str]:
     return [f"{trained}/{one}" for one in (PRESETS[family].classifiers if name == "mean" else [name])]
 
 
+def groups(parts: Sequence[str]) -> list[list[str]]:
+    """Parts in their order, those together that compare features: extracting them takes nearly all of the time."""
+    together = [part for part in parts if part in METRICS and METRICS[part].features]
+    firsts = [part for part in parts if part not in together[1:]]
+    return [together if part in together else [part] for part in firsts]
+
+
 def combined(method: str, metric: str, parts: dict[str, Figure]) -> Figure:
     """A metric from its measured parts: their mean, and the seconds of them all."""
     values, seconds = zip(*(parts[part] for part in parts_of(method, metric)), strict=True)
@@ -101,24 +108,15 @@ class Meter:
     cache: Path | None = None
     """Folder for features of the real images, which are the same for every seed."""
 
-    def measure(self, parts: Sequence[str]) -> Iterator[dict[str, Figure] | MissingExtra]:
-        """Figures in the order of `parts`, and an error in place of each that needs a package this machine lacks.
+    def measure(self, group: list[str]) -> dict[str, Figure]:
+        """Figures of parts that are measured in one go: see `groups`.
 
-        What compares features is measured in one go: extracting them takes nearly all of its time.
+        Raises: MissingExtra where they need a package this machine lacks.
         """
-        together = [part for part in parts if part in METRICS and METRICS[part].features]
-        for part in parts:
-            if part in together[1:]:
-                continue
-            group = together if part in together else [part]
-            started = time.perf_counter()
-            try:
-                scores = self._scores(group)
-            except MissingExtra as error:
-                yield error
-                continue
-            seconds = time.perf_counter() - started
-            yield {part: (_published(score), seconds) for part, score in zip(group, scores, strict=True)}
+        started = time.perf_counter()
+        scores = self._scores(group)
+        seconds = time.perf_counter() - started
+        return {part: (_published(score), seconds) for part, score in zip(group, scores, strict=True)}
 
     def _scores(self, group: list[str]) -> list[Score]:
         family, _, classifier = group[0].partition("/")

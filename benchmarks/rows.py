@@ -131,7 +131,11 @@ def read_suite(path: Path) -> list[Row]:
         rows = [{**value.get("defaults", {}), **row} for row in value["rows"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"a suite in {path}", f"{error!r}", "See benchmarks/suites/foundation.toml.") from error
-    return [made for row in rows for made in _combinations(row)]
+    made = [row for given in rows for row in _combinations(given)]
+    for place, row in enumerate(made):
+        if row in made[:place]:
+            raise ConfigError("every row once", f"twice: {row.command}", "Take one out.")
+    return made
 
 
 def _combinations(row: dict[str, Any]) -> list[Row]:

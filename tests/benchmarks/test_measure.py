@@ -13,6 +13,7 @@ import results
 import rows
 import run
 
+import veilset
 from benchmarks.toys import TINY, tiny
 from veilset.errors import ConfigError
 from veilset.evaluate import PRESETS
@@ -83,7 +84,7 @@ def test_the_seconds_of_a_mean_are_those_of_the_whole_preset() -> None:
 def test_real_images_are_measured_without_a_fit_or_a_claim(
     bench: list[str], measured: list[tuple[int, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run.veilset, "fit", None)
+    monkeypatch.setattr(veilset, "fit", None)
     metrics = ["real2real/lda", "duplicates", "precision", "recall"]
     assert run.main([*NO_FIT, *bench, "--extractor", "random-conv-1", "--metrics", *metrics]) == 0
     assert measured[:3] == [(0, ("real2real/lda",)), (0, ("duplicates",)), (0, ("precision", "recall"))]

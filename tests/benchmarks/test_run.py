@@ -14,7 +14,9 @@ import pytest
 import results
 import rows
 import run
+import seed_runs
 import torch
+from bench import Bench
 
 from benchmarks.toys import TINY, tiny
 from veilset.data.spec import ImageSet
@@ -39,13 +41,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Seeds that were really fitted."""
     made: list[int] = []
-    real = run.fit_seed
+    real = seed_runs.fit_seed
 
     def counting(row: rows.Row, seed: int, *rest: Any) -> dict[str, Any]:
         made.append(seed)
         return real(row, seed, *rest)
 
-    monkeypatch.setattr(run, "fit_seed", counting)
+    monkeypatch.setattr(seed_runs, "fit_seed", counting)
     return made
 
 
@@ -128,8 +130,8 @@ def test_a_metric_of_the_first_seed_alone_is_printed_as_one_seed(
     suite.write_text(json.dumps({"rows": [{**row, "seeds": [0, 1], "number": 20, "settings": TINY}]}))
     words = ["--suite", str(suite), "--device", "cpu", *bench]
     assert run.main(words) == 0
-    assert [(line["metric"], line["seeds"]) for line in lines(bench)] == [("duplicates", [0, 1]), ("nearest-real", [0])]
-    assert "--seeds 0 --metrics nearest-real" in lines(bench)[1]["command"]
+    assert [(line["metric"], line["seeds"]) for line in lines(bench)] == [("nearest-real", [0]), ("duplicates", [0, 1])]
+    assert "--seeds 0 --metrics nearest-real" in lines(bench)[0]["command"]
     assert fits == [0, 1]
     assert run.main(words) == 0
     assert fits == [0, 1]
@@ -159,8 +161,8 @@ def test_a_killed_run_keeps_its_finished_seeds(
                 raise KeyboardInterrupt
             return counted(row, seed, *rest)
 
-        counted = run.fit_seed
-        patch.setattr(run, "fit_seed", killed)
+        counted = seed_runs.fit_seed
+        patch.setattr(seed_runs, "fit_seed", killed)
         with pytest.raises(KeyboardInterrupt):
             run.main([*ONE, *bench])
     assert lines(bench) == []
@@ -173,15 +175,15 @@ def test_a_run_killed_between_two_figures_keeps_its_fit_and_the_first_figure(
     bench: list[str], fits: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     measured: list[str] = []
-    real = run.Meter._scores
+    real = seed_runs.Meter._scores
 
-    def killed_once(meter: run.Meter, group: list[str]) -> Any:
+    def killed_once(meter: seed_runs.Meter, group: list[str]) -> Any:
         measured.extend(group)
         if measured == ["duplicates", "nearest-real"]:
             raise KeyboardInterrupt
         return real(meter, group)
 
-    monkeypatch.setattr(run.Meter, "_scores", killed_once)
+    monkeypatch.setattr(seed_runs.Meter, "_scores", killed_once)
     with pytest.raises(KeyboardInterrupt):
         run.main([*ONE, *bench])
     assert run.main([*ONE, *bench]) == 0
@@ -204,16 +206,18 @@ def test_features_of_the_real_images_are_made_once_for_all_seeds(
     words[words.index("nearest-real")] = "fid"
     assert run.main(words) == 0
     assert shown == [20, len(tiny("mnist", "train")), 20]
-    assert [path.name for path in (tmp_path / "partial").iterdir()] == [run.REAL_FEATURES]
+    assert [path.name for path in (tmp_path / "partial").iterdir()] == [seed_runs.REAL_FEATURES]
 
 
 def test_a_fit_that_was_killed_starts_afresh(bench: list[str], tmp_path: Path) -> None:
-    folder = tmp_path / "row"
-    (folder / "0.run" / "vault").mkdir(parents=True)
-    machine = run.Bench(tmp_path / "results.jsonl", tmp_path, torch.device("cpu"), "abc1234")
-    seed = run.finished_seed(0, run.row_from(run.parse(ONE)), folder, machine)
-    assert seed["parts"].keys() == {"duplicates", "nearest-real"}
-    assert [path.name for path in folder.iterdir()] == ["0.json"]
+    machine = Bench(tmp_path / "results.jsonl", tmp_path, torch.device("cpu"), "abc1234")
+    seed = seed_runs.SeedRun("row 1", run.row_from(run.parse(ONE)), 0, tmp_path / "row", machine)
+    (seed.run / "vault").mkdir(parents=True)
+    assert seed.fit is not None
+    seed.keep_fit(seed.fit())
+    for _, measure in seed.figures():
+        seed.keep_figures(measure())
+    assert all(seed.has(metric) for metric in ("duplicates", "nearest-real"))
 
 
 def test_seeds_of_another_commit_are_not_mixed_in(bench: list[str], fits: list[int]) -> None:
@@ -273,6 +277,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "epsilon without accounting": {"accounting": "none"},
     "a seed twice": {"seeds": [0, 0]},
     "no metric": {"metrics": []},
+    "a metric of all seeds and of one": {"once": ["duplicates"]},
+    "a row twice": {},
 }
 
 
@@ -325,6 +331,6 @@ def test_an_error_of_torch_fails_its_row_only(
     def out_of_memory(*_: object) -> dict[str, Any]:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(run, "fit_seed", out_of_memory)
+    monkeypatch.setattr(seed_runs, "fit_seed", out_of_memory)
     assert run.main([*ONE, *bench]) == 1
     assert "out of memory" in capsys.readouterr().err
