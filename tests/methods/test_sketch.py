@@ -90,6 +90,15 @@ def test_kinds_are_as_many_as_the_noise_allows_and_the_owner_can_decide_otherwis
     assert SKETCH.settled(SketchConfig(kinds=3), facts, 1e-3).kinds == 3
 
 
+def test_a_forecast_counts_what_every_kind_of_a_class_takes() -> None:
+    spec = veilset.ImageSpec(height=28, width=28, channels=1, class_names=tuple(map(str, range(100))))
+    facts = PublicFacts(spec=spec, declared_size=60_000, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+    none, few, many = (SKETCH.forecast(SketchConfig(kinds=kinds), facts, 1.0).megabytes for kinds in (1, 2, 12))
+    numbers = 4 * 9 * 32 + 7 * 7 * 25
+    assert many - few == pytest.approx(16e-6 * 100 * 10 * numbers)
+    assert few - none > 8e-6 * SketchConfig().training_images * numbers
+
+
 @pytest.mark.parametrize("kinds", [1, 2, 4, 8])
 def test_a_step_shows_as_many_images_whatever_the_number_of_kinds(kinds: int) -> None:
     for config in (SketchConfig(), SketchConfig(images_per_class=16)):

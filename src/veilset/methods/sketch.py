@@ -95,7 +95,8 @@ class Sketch:
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec = facts.spec
         numbers = row_length(spec, config.networks, config.width)
-        self.layout(config).check_size(spec)
+        layout = self.layout(config)
+        layout.check_size(spec)
         sensitivity = facts.sensitivity(config.row_bound)
         signal = facts.declared_size / spec.num_classes / 2
         networks = config.networks + config.trained_networks * (config.rounds - 1)
@@ -107,10 +108,12 @@ class Sketch:
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
             seconds=10 + 2 * work * images / 2.5e10,
-            # Images, rows of a batch, and for every class a row of sums, of means and of residuals.
+            # Images, rows of a batch, for every group a row of sums, of means and of residuals; then what later rounds
+            # are trained on, and the rows by which kinds are told apart, as pieces and as one.
             megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6
-            + 16e-6 * spec.num_classes * numbers
+            + sum(16e-6 * spec.num_classes * kinds * row_length(spec, *bank) for *bank, kinds in layout.rounds)
             + (4e-6 * _training_images(config, spec) * spec.num_values if config.rounds > 1 else 0)
+            + (8e-6 * _rows_told_apart(config, spec) if config.last_kinds > 1 else 0)
             + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
             + (f", then {config.rounds - 1} more for {config.kinds} kinds of a class" if config.rounds > 1 else "")
@@ -259,3 +262,8 @@ def unit_rows(bank: Measurement, images: Tensor) -> Tensor:
 def _training_images(config: SketchConfig, spec: ImageSpec) -> int:
     """Ten of every class and, where these leave room, as many as fit into half a gigabyte."""
     return max(10 * spec.num_classes, min(config.training_images, (1 << 27) // spec.num_values))
+
+
+def _rows_told_apart(config: SketchConfig, spec: ImageSpec) -> int:
+    """Numbers of the rows by which kinds are told apart."""
+    return min(MOST_ROWS, _training_images(config, spec) * row_length(spec, config.trained_networks, config.width))
