@@ -107,6 +107,15 @@ def test_a_step_shows_as_many_images_whatever_the_number_of_kinds(kinds: int) ->
         assert groups <= 10 * kinds
 
 
+@pytest.mark.parametrize("kinds", [1, 3, 6])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_few_classes_do_not_starve_a_step(classes: int, kinds: int) -> None:
+    config = SketchConfig()
+    groups, each = config.groups_of_a_step(classes, kinds)
+    assert 1 <= groups <= classes * kinds
+    assert 30 < groups * each <= 40
+
+
 @pytest.mark.parametrize("preset", ["fast", "balanced", "best"])
 def test_a_preset_sets_what_is_not_given_beside_it(preset: str) -> None:
     chosen = make_config(SKETCH, {"preset": preset, "steps": 7})

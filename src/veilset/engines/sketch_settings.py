@@ -14,6 +14,8 @@ from veilset.nets.jitter import jitter_of
 from veilset.sketch_file import MAX_ROUNDS
 
 CLASSES_PER_STEP = 40
+LEAST_CLASSES = 10
+"""Where there are fewer, a step has as many images as if there were so many: eight images teach next to nothing."""
 LEAST_PER_GROUP = 4
 """Images of a kind in a step: fewer would tell little about their mean."""
 MOST_KINDS = 12
@@ -79,11 +81,15 @@ class SketchConfig:
         """Of a row with its count."""
         return math.hypot(1.0, self.total_weight)
 
+    def images_of_a_step(self, num_classes: int) -> int:
+        return min(CLASSES_PER_STEP, max(LEAST_CLASSES, num_classes)) * self.images_per_class
+
     def groups_of_a_step(self, num_classes: int, kinds: int) -> tuple[int, int]:
         """How many groups a step of the generator shows, and how many images of each: as many images for any kinds."""
-        each = max(min(LEAST_PER_GROUP, self.images_per_class), self.images_per_class // kinds)
-        images = min(CLASSES_PER_STEP, num_classes) * self.images_per_class
-        return min(num_classes * kinds, max(1, images // each)), each
+        images = self.images_of_a_step(num_classes)
+        wanted = max(min(LEAST_PER_GROUP, self.images_per_class), self.images_per_class // kinds)
+        groups = min(num_classes * kinds, max(1, images // wanted))
+        return groups, images // groups
 
 
 def clear_kinds(config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> int:

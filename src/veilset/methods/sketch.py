@@ -29,7 +29,7 @@ from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, match
 from veilset.engines.prototypes import kinds_among
-from veilset.engines.sketch_settings import CLASSES_PER_STEP, PRESETS, SketchConfig, clear_kinds
+from veilset.engines.sketch_settings import PRESETS, SketchConfig, clear_kinds
 from veilset.engines.targets import Released
 from veilset.engines.trained_features import centred, train_bank
 from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
@@ -102,9 +102,8 @@ class Sketch:
         networks = config.networks + config.trained_networks * (config.rounds - 1)
         # Two convolutions of the second block dominate; training goes there and back.
         work = spec.height * spec.width * config.width**2 * 3
-        images = facts.declared_size * networks + 3 * config.images_per_class * min(
-            CLASSES_PER_STEP, spec.num_classes
-        ) * (config.networks_per_step * (config.steps + config.first_steps))
+        shown = config.images_of_a_step(spec.num_classes) * (config.steps + config.first_steps)
+        images = facts.declared_size * networks + 3 * shown * config.networks_per_step
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
             seconds=10 + 2 * work * images / 2.5e10,
