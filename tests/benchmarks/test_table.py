@@ -51,6 +51,15 @@ def test_a_published_epsilon_needs_its_status() -> None:
     assert text.index("### Proven accounting") < text.index("### Published accounting")
 
 
+def test_a_figure_that_was_measured_again_is_kept_in_a_table_of_its_own() -> None:
+    old, other, new = line(commit="aaaaaaa"), line(commit="bbbbbbb", metric="gen2real/mlp"), line(commit="0000000")
+    again = {**new, "device": f"{new['device']}, 3 fits at once"}
+    text = table.page([old, other, again])
+    before, _, earlier = text.partition(table.EARLIER)
+    assert ("0000000" in before, "bbbbbbb" in before, "aaaaaaa" in before) == (True, True, False)
+    assert "aaaaaaa" in earlier
+
+
 def test_proven_and_published_runs_are_in_tables_of_their_own() -> None:
     published = line(accounting="published", epsilon_published=1.0, published_status="sound")
     text = table.page([published, line(), line(accounting="none", epsilon_proven=None)])
