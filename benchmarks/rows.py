@@ -18,6 +18,8 @@ from veilset.methods.base import get_method, make_config
 
 MANY = ("method", "dataset", "epsilon")
 """Fields of a suite row that may be lists: every combination is a row of its own."""
+MEASURED = ("seeds", "metrics", "once")
+"""Fields that say what is measured of a fit, and how often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +107,11 @@ class Row:
         return same and adjacent and (line.get("metric"), line.get("protocol")) == (metric, protocol)
 
     def fingerprint(self, *context: str) -> str:
-        """Name of this row's unfinished seeds; `context` is what they must not be mixed over, such as the commit."""
-        value = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "seeds"}
+        """Name of this row's unfinished seeds; `context` is what they must not be mixed over, such as the commit.
+
+        The same for any seeds and metrics: what is left to measure of a fit changes nothing about it.
+        """
+        value = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in MEASURED}
         return hashlib.sha256(json.dumps([value, context], sort_keys=True).encode()).hexdigest()[:16]
 
     def metrics_of(self, seed: int) -> tuple[str, ...]:
@@ -132,9 +137,10 @@ def read_suite(path: Path) -> list[Row]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"a suite in {path}", f"{error!r}", "See benchmarks/suites/foundation.toml.") from error
     made = [row for given in rows for row in _combinations(given)]
-    for place, row in enumerate(made):
-        if row in made[:place]:
-            raise ConfigError("every row once", f"twice: {row.command}", "Take one out.")
+    fits = [row.fingerprint() for row in made]
+    for row, fit in zip(made, fits, strict=True):
+        if fits.count(fit) > 1:
+            raise ConfigError("every fit in one row", f"two rows of {row.command}", "Put their metrics together.")
     return made
 
 
