@@ -45,7 +45,7 @@ class SketchConfig:
     steps: int = 3000
     images_per_class: int = 4
     networks_per_step: int = 1
-    learning_rate: float = 0.004
+    learning_rate: float = 0.008
     training_images: int = 5000
 
     def __post_init__(self) -> None:
@@ -103,12 +103,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fast": {},
     "balanced": {
         "networks": 100, "width": 128, "trained_networks": 24, "network_steps": 600, "channels": 256,
-        "first_steps": 3000, "steps": 20_000, "images_per_class": 16, "networks_per_step": 2,
+        "first_steps": 3000, "steps": 20_000, "images_per_class": 16, "networks_per_step": 2, "learning_rate": 0.004,
         "training_images": 20_000,
     },
     "best": {
         "networks": 100, "width": 128, "trained_networks": 96, "network_steps": 1500, "channels": 256,
-        "first_steps": 6000, "steps": 100_000, "images_per_class": 16, "networks_per_step": 2,
+        "first_steps": 6000, "steps": 100_000, "images_per_class": 16, "networks_per_step": 2, "learning_rate": 0.004,
         "training_images": 40_000,
     },
 }  # fmt: skip
