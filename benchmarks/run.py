@@ -61,21 +61,24 @@ class RowRun:
     def __init__(self, name: str, row: Row, bench: Bench) -> None:
         self.name, self.row, self.bench, self.failed = name, row, bench, False
         self.seeds: list[SeedRun] = []
-        self.missing: list[str] = []
+        self.missing: dict[str, str] = {}
+        """Metrics without a line, each with the words of its protocol."""
 
     def begin(self) -> list[Job]:
         """The first jobs of what the results lack."""
         print(f"{self.name}: {self.row.command}", flush=True)
         try:
-            metrics = self.row.metrics_of(self.row.seeds[0])
-            self.missing = [metric for metric in metrics if self.bench.again or not self._recorded(metric)]
+            words = {metric: self._words(metric) for metric in self.row.metrics_of(self.row.seeds[0])}
         except VeilsetError as error:
             self._fail(error)
             return []
+        self.missing = {
+            metric: one for metric, one in words.items() if self.bench.again or not self._recorded(metric, one)
+        }
         if not self.missing:
             print("already measured", flush=True)
             return []
-        self.row = self.row.only(self.missing)
+        self.row = self.row.only(list(self.missing))
         self.seeds = [SeedRun(self.name, self.row, seed, self._folder, self.bench) for seed in self.row.seeds]
         jobs = [job for seed in self.seeds for job in self._jobs(seed)]
         return jobs or self._after()
@@ -112,11 +115,11 @@ class RowRun:
     def _after(self) -> list[Job]:
         """Adds the lines that can be added; after the last one the unfinished seeds are of no more use."""
         for metric in [metric for metric in self.missing if self._complete(metric)]:
-            self.missing.remove(metric)
-            add_line(self.row.only([metric]), metric, [seed.value for seed in self.seeds], self.bench)
+            words = self.missing.pop(metric)
+            add_line(self.row.only([metric]), metric, words, [seed.value for seed in self.seeds], self.bench)
         if any(seed.fit or seed.figures() for seed in self.seeds):
             return []
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)  # there is none where nothing could be measured
         if self.missing:
             todo = "\n  ".join(dict.fromkeys(text for seed in self.seeds for text in seed.lacking.values()))
             self._fail(ConfigError("a figure for every metric of the row", f"none for {', '.join(self.missing)}", todo))
@@ -129,10 +132,11 @@ class RowRun:
         self.failed = True
         print(f"{self.name} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
-    def _recorded(self, metric: str) -> bool:
-        row = self.row.only([metric])
-        words = words_of(row, metric, self.bench)
-        lines = results.read(self.bench.results)
+    def _words(self, metric: str) -> str:
+        return protocol(self.row.method, metric, self.row.number, self.row.extractor, self.bench.device)
+
+    def _recorded(self, metric: str, words: str) -> bool:
+        row, lines = self.row.only([metric]), results.read(self.bench.results)
         return any(row.same_figure(line, metric, words) and line["n"] >= len(row.seeds) for line in lines)
 
     @property
@@ -140,17 +144,13 @@ class RowRun:
         return self.bench.partial / self.row.fingerprint(self.bench.commit, self.bench.device_name)
 
 
-def words_of(row: Row, metric: str, bench: Bench) -> str:
-    return protocol(row.method, metric, row.number, row.extractor, bench.device)
-
-
-def add_line(row: Row, metric: str, seeds: list[dict[str, Any]], bench: Bench) -> None:
+def add_line(row: Row, metric: str, words: str, seeds: list[dict[str, Any]], bench: Bench) -> None:
     seeds = seeds[: len(row.seeds)]
     figures = [combined(row.method, metric, seed["parts"]) for seed in seeds]
     results.append(
         bench.results, method=row.method, dataset=row.dataset, accounting=row.accounting,
-        claim=seeds[-1]["claim"], epsilon_target=row.epsilon, protocol=words_of(row, metric, bench),
-        settings=row.recorded_settings, metric=metric, values=[value for value, _ in figures], seeds=row.seeds,
+        claim=seeds[-1]["claim"], epsilon_target=row.epsilon, protocol=words, settings=row.recorded_settings,
+        metric=metric, values=[value for value, _ in figures], seeds=row.seeds,
         seconds=sum(seed["fit_seconds"] for seed in seeds) + sum(seconds for _, seconds in figures),
         device=bench.device_name, commit=bench.commit, command=row.command,
     )  # fmt: skip

@@ -46,7 +46,8 @@ than the tolerance in `benchmarks/references.toml` (0.02 for accuracies), the ta
 
 
 def page(lines: Sequence[dict[str, Any]]) -> str:
-    """The whole page. Every line is shown, in an order that does not depend on when it was measured."""
+    """The whole page. Every line is shown, in an order that does not depend on when it was measured; of the same figure
+    measured twice, the later line is today's."""
     check(lines)
     newest = {identity(line): line for line in lines}
     text = HEAD

@@ -177,3 +177,11 @@ def test_the_suite_of_real_images_has_the_thirteen_their_mean_and_the_distances(
     for dataset in ("mnist", "fashion-mnist"):
         metrics = {metric for row in suite if row.dataset == dataset for metric in row.metrics_of(0)}
         assert {f"real2real/{name}" for name in THIRTEEN} | {"gs-wgan/mean", "fid", "is"} <= metrics
+
+
+def test_real_images_of_which_nothing_can_be_measured_fail_their_row_alone(
+    bench: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    assert run.main([*NO_FIT, *bench, "--metrics", "real2real/xgboost"]) == 1
+    assert "none for real2real/xgboost" in capsys.readouterr().err
