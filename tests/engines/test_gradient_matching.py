@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,7 +137,12 @@ def test_several_batches_are_shuffled_and_one_batch_draws_nothing() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("batch", [256, 4])
-def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(batch: int, recwarn: pytest.WarningsRecorder) -> None:
+def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(
+    batch: int, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In full precision: few images of 8 x 8 pixels say little once they are rounded to half of it.
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     sides = {device: matching_on(device, batch) for device in ("cpu", "cuda")}
 
     def state(device: str) -> list[torch.Tensor]:
@@ -145,15 +152,14 @@ def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(batch: int, recwar
         if turn == 7:
             restart(sides["cpu"].network, named_generator(0, "other weights"))
         for here, there in zip(state("cpu"), state("cuda"), strict=True):
-            there.copy_(here)  # every turn from the same state: half precision would carry two courses apart
+            there.copy_(here)  # every turn from the same state: rounding would carry two courses apart
         before = [value.clone() for value in state("cpu")]
         for matching in sides.values():
             matching.match([torch.ones_like(value) for value in matching.weights])
             matching.train(1, named_generator(turn, "order"))
-        # A graph that does not follow its weights, or images, takes a step that has nothing to do with this one; half
-        # precision leaves its direction.
+        # Graphs that do not follow their weights, or images, would take the step of another turn.
         for old, here, there in zip(before, state("cpu"), state("cuda"), strict=True):
-            assert float((there.cpu() - here).norm()) <= 0.5 * float((here - old).norm()) + 1e-4
+            assert float((there.cpu() - here).norm()) <= 0.05 * float((here - old).norm()) + 1e-5
     assert not [str(warning.message) for warning in recwarn if "slower" in str(warning.message)]
 
 
