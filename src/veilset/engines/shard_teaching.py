@@ -43,6 +43,8 @@ FEWEST_IMAGES = 10
 """Of a shard, below which a plan warns that its critic learns little."""
 NORMS_EVERY = 20
 """Steps between two looks at the lengths of gradients."""
+EACH_NORM = "gradient norm of an image"
+"""In the owner's history: every length of such a step, before clipping."""
 
 
 class ShardTaught:
@@ -201,6 +203,8 @@ def _norms(context: FitContext, *, clipped: bool = False) -> Watch:
         # The rows are those of a mean over images; the paper's norms are those of an image on its own.
         lengths = rows.norm(dim=1) * (len(rows) if clipped else 1)
         kinds = {"before clipping": lengths, "after clipping": lengths.clamp(max=CLIP)} if clipped else {"": lengths}
+        for length in lengths.tolist() if clipped else []:
+            context.history(EACH_NORM, step + 1, length)
         for kind, values in kinds.items():
             context.history(f"gradient norm/mean {kind}".strip(), step + 1, float(values.mean()))
             context.history(f"gradient norm/spread {kind}".strip(), step + 1, float(values.std(correction=0)))
