@@ -193,6 +193,8 @@ def test_the_owner_can_see_how_long_gradients_are(
     assert found["gradient norm/mean before clipping", 4] == pytest.approx(float(lengths.mean()), rel=1e-5)
     assert found["gradient norm/spread before clipping", 4] == pytest.approx(float(lengths.std(correction=0)), rel=1e-4)
     assert found["gradient norm/mean after clipping", 4] == pytest.approx(float(lengths.clamp(max=1).mean()), rel=1e-5)
+    each = [line["value"] for line in lines if (line["name"], line["step"]) == (shard_teaching.EACH_NORM, 4)]
+    assert each == pytest.approx(lengths.tolist(), rel=1e-5)
 
 
 def test_a_shard_without_images_and_a_critic_out_of_its_mind_release_nothing_but_noise(
