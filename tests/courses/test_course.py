@@ -80,6 +80,7 @@ def test_private_classes_need_a_declared_size_for_each_task_or_one_for_all(decla
         ({"adjacency": Adjacency.REPLACE}, PrivacyError, "may change its class"),
         ({"unit": Unit.USER}, PrivacyError, "images in several tasks"),
         ({"epsilon": None}, ConfigError, "an epsilon"),
+        ({"method": "dpaf", "transfer": "both", "public_images": "mnist"}, PrivacyError, "of another task"),
     ],
 )
 def test_what_has_no_proof_or_makes_no_sense_is_refused(

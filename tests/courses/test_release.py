@@ -153,3 +153,17 @@ def test_a_dearer_task_cannot_be_put_in_the_place_of_another(copy: Callable[[str
     shutil.copytree(dear / "tasks" / "2", path / "tasks" / "2")
     with pytest.raises(ArtifactError):
         verify_course(path)
+
+
+@pytest.mark.parametrize("stranger", ["3", "history.jsonl"])
+def test_a_course_with_more_than_its_tasks_is_not_verified(
+    stranger: str, finished: dict[str, Path], tmp_path: Path
+) -> None:
+    export_course(finished["dp-merf"], tmp_path / "shared")
+    tasks = tmp_path / "shared" / "tasks"
+    if stranger == "3":
+        shutil.copytree(tasks / "1", tasks / stranger)
+    else:
+        (tasks / stranger).write_text("{}")
+    with pytest.raises(ArtifactError, match=stranger):
+        verify_course(tmp_path / "shared")

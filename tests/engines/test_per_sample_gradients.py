@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
+from veilset.engines import per_sample_gradients
 from veilset.engines.cuda_graphs import PLAIN_STEPS, GraphedStep
 from veilset.engines.per_sample_gradients import Forward, Losses, PerSampleGradients, cross_entropies
 from veilset.errors import ConfigError
@@ -255,3 +257,26 @@ def test_labels_of_another_shape_leave_no_rows_of_earlier_batches_to_a_graph() -
         assert_close(replayed(given, labels), by_loop(network, given, labels))
     replayed(inputs, labels[:, None])
     assert_close(replayed(inputs / 2, labels), by_loop(network, inputs / 2, labels))
+
+
+def test_a_graph_is_made_on_zeros_before_it_sees_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many batches came before depends on how many records there are; no row may depend on that."""
+    seen: list[float] = []
+
+    class OnPaper(GraphedStep):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.plain_only = False
+
+        def _on_a_side_stream(self, inputs: Sequence[Tensor]) -> None:
+            seen.append(float(inputs[0].abs().sum()))
+            self.step(*inputs)
+
+        def _replay(self) -> None:
+            seen.append(float(self.inputs[0].abs().sum()))
+            self.step(*self.inputs)
+
+    monkeypatch.setattr(per_sample_gradients, "GraphedStep", OnPaper)
+    inputs, labels = torch.ones(4, 3), torch.tensor([0, 1, 1, 0])
+    PerSampleGradients(nn.Linear(3, 2), replayed=True)(inputs, labels)
+    assert seen == [0.0] * (PLAIN_STEPS + 1) + [12.0]

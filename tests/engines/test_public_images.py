@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contract.cases import make_images
+from PIL import Image
 
 from veilset.budget import DatasetBudget
+from veilset.data.load import load
 from veilset.data.spec import ImageSet, Source
 from veilset.engines.public_images import public_images
 from veilset.errors import ConfigError
@@ -47,3 +49,17 @@ def test_images_with_a_budget_are_not_public(tmp_path: Path, monkeypatch: pytest
     DatasetBudget.create(Path(name), epsilon=1.0, delta=1e-5, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
     with pytest.raises(ConfigError, match="budget"):
         public_images(name, make_images())
+
+
+def test_copies_of_private_files_are_found_however_those_were_brought_to_their_size(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    for name in ("private", "copy"):
+        (tmp_path / name / "a").mkdir(parents=True)
+    for number in range(4):
+        picture = Image.fromarray(draws.integers(0, 256, (20, 12), dtype=np.uint8))
+        for name in ("private", "copy"):
+            picture.save(tmp_path / name / "a" / f"{number}.png")
+    for fit in ("crop", "stretch"):
+        private = load(tmp_path / "private", size=(8, 8), fit=fit).in_memory()
+        with pytest.raises(ConfigError, match="some of the private ones"):
+            public_images(str(tmp_path / "copy"), private)

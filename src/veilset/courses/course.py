@@ -12,7 +12,7 @@ from typing import Any
 from veilset.classifier import METHOD as DP_SGD
 from veilset.data.known import KNOWN
 from veilset.data.spec import Images, ImageSpec
-from veilset.errors import ConfigError
+from veilset.errors import ConfigError, PrivacyError
 from veilset.methods.base import Mechanism, PublicFacts, get_mechanism
 from veilset.methods.plan import Plan, plan_mechanism
 from veilset.partition import Partition, Task, check_neighbours
@@ -105,6 +105,12 @@ def course_for(
     check_neighbours(adjacency, unit)
     if epsilon is None:
         raise ConfigError("an epsilon", "none", "Pass --epsilon; it has no default because only you can choose it.")
+    if settings.get("public_images"):
+        raise PrivacyError(
+            "tasks that learn from their own images alone",
+            f"public images, {settings['public_images']}",
+            "Leave them out: nobody would compare them with the private images of another task.",
+        )
     partition = _partition(images, tasks, declared_sizes)
     unknown = [name for name in partition.class_names if name not in images.spec.class_names]
     if unknown:

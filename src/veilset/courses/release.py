@@ -171,4 +171,9 @@ def _tasks(path: Path, number: int) -> list[Path]:
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     if missing:
         raise ArtifactError("the release of every task", f"none at {', '.join(missing)}", "Copy the course again.")
+    strangers = {one.name for one in (path / "tasks").iterdir()} - {folder.name for folder in folders}
+    if strangers:
+        raise ArtifactError(
+            f"{number} tasks and nothing else", f"{sorted(strangers)}", "Remove what is not part of it."
+        )
     return folders

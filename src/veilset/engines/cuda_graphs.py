@@ -42,6 +42,12 @@ class GraphedStep:
                 mine.copy_(given)
             self._replay()
 
+    def rehearse(self) -> None:
+        """Makes the graph now, by steps on zeros: for a step that leaves nothing behind but its result."""
+        for _ in range(PLAIN_STEPS + 1):
+            if not self.plain_only:
+                self(*self.inputs)
+
     def fits(self, *inputs: Tensor) -> bool:
         """Whether these have the shapes of the example; others are never replayed."""
         return all(a.shape == b.shape for a, b in zip(inputs, self.inputs, strict=True))

@@ -72,6 +72,8 @@ class PerSampleGradients:
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         if self.replayed and self._replay is None:
             self._replay = GraphedStep(self._keep_rows, [inputs, labels], [])
+            # Plain steps may round otherwise than a graph, and how many batches came before says how many records are.
+            self._replay.rehearse()
         # A graph goes on writing where it wrote at first, so batches of another shape must not touch what it keeps.
         if self._replay is None or not self._replay.fits(inputs, labels):
             return self._rows(inputs, labels)

@@ -20,7 +20,10 @@ def public_images(name: str, private: ImageSet) -> ImageSet:
     Raises: ConfigError, before anything is released, for images that have a budget or are private ones.
     """
     spec = private.spec
-    public = load(name, size=(spec.height, spec.width), fit="crop", color="grey" if spec.channels == 1 else "rgb")
+    fit = (
+        private.source.fit or "crop"
+    )  # as the private ones were read, because only so copies of them have their pixels
+    public = load(name, size=(spec.height, spec.width), fit=fit, color="grey" if spec.channels == 1 else "rgb")
     fault = _fault(public, private)
     if fault is not None:
         raise ConfigError(
