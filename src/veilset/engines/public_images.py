@@ -20,9 +20,8 @@ def public_images(name: str, private: ImageSet) -> ImageSet:
     Raises: ConfigError, before anything is released, for images that have a budget or are private ones.
     """
     spec = private.spec
-    fit = (
-        private.source.fit or "crop"
-    )  # as the private ones were read, because only so copies of them have their pixels
+    # As the private ones were read: else copies of them would have other pixels.
+    fit = private.source.fit or "crop"
     public = load(name, size=(spec.height, spec.width), fit=fit, color="grey" if spec.channels == 1 else "rgb")
     fault = _fault(public, private)
     if fault is not None:
