@@ -9,16 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from contract.cases import make_images, rewrite_json, tiny_plan
 
 import veilset
 from veilset.artifact import MANIFEST, update_manifest
+from veilset.budget import DatasetBudget
 from veilset.card import model_card
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ArtifactError, ConfigError, LedgerError, MissingExtra, PrivacyError, RunError, VeilsetError
+from veilset.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    LedgerError,
+    MissingExtra,
+    PrivacyError,
+    RunError,
+    VeilsetError,
+)
 from veilset.methods.plan import Plan
+from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim
 from veilset.privacy.noise import NoiseSource
 from veilset.run import check_allowed, execute, resume
@@ -60,6 +72,36 @@ def test_a_run_folder_that_is_not_empty_is_refused_and_kept(images: ImageSet, pl
     with pytest.raises(RunError, match="new or empty"):
         execute(images, plan, tmp_path / "run")
     assert files(tmp_path / "run") == before
+
+
+def test_a_run_that_is_not_finished_is_to_be_resumed_and_not_emptied(
+    images: ImageSet, plan: Plan, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, tmp_path / "run", progress=_interrupted)
+    with pytest.raises(RunError, match="--resume"):
+        execute(images, plan, tmp_path / "run")
+    for use in (veilset.from_pretrained, verify, lambda run: export(run, tmp_path / "shared")):
+        with pytest.raises(ArtifactError, match="--resume"):
+            use(tmp_path / "run")
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_public_images_that_are_not_there_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VEILSET_HOME", str(tmp_path / "home"))
+    np.savez(tmp_path / "data.npz", x=np.zeros((12, 8, 8), dtype=np.uint8), y=np.arange(12) % 3)
+    budget = DatasetBudget.create(
+        tmp_path / "data.npz", epsilon=6.0, delta=1e-5, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD
+    )
+    images = veilset.load(tmp_path / "data.npz")
+    plan = tiny_plan(images, "dpaf", transfer="both", public_images=str(tmp_path / "nothing"))
+    with pytest.raises(DataError):
+        execute(images, plan, tmp_path / "run")
+    assert budget.status().epsilon_charged == 0
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("other", [{"height": 9}, {"channels": 3}, {"counts": (5, 5)}], ids=str)

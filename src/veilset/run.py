@@ -17,7 +17,15 @@ from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError
 from veilset.files import require_empty, require_new_file, write_atomically
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
-from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, make_config
+from veilset.methods.base import (
+    FitContext,
+    Mechanism,
+    Progress,
+    assumptions_of,
+    check_images,
+    get_mechanism,
+    make_config,
+)
 from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.privacy.accounting import price
@@ -89,6 +97,8 @@ def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
             "Drop --accounting published, or declare a public benchmark with --benchmark, or, knowing that the "
             "published epsilon may not hold, pass --allow-published-accounting.",
         )
+    mechanism = get_mechanism(plan.method)
+    check_images(mechanism, make_config(mechanism, plan.config), images)
 
 
 def execute(images: Images, plan: Plan, path: Path, **options: Any) -> Model:
@@ -116,6 +126,11 @@ def execute_for(
     """
     check_allowed(plan, images, allow_published=allow_published)
     budget = budget_of(images.source)
+    if RunFolder(path).plan_path.is_file() and not RunFolder(path).finished:
+        raise RunError(
+            "a new or empty output folder", f"{path}, with a run that is not finished",
+            "Go on with it by --resume: what it was charged is lost where it is removed.",
+        )  # fmt: skip
     require_empty(path)
     plan = reserve(plan, _path_of(images))
     if budget is not None and plan.reservation is not None:

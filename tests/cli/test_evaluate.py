@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,10 +204,17 @@ def test_quick_is_short_for_its_preset(cli: Cli, run: Path, held_out: Path) -> N
     assert len(scores) == 9, "eight classifiers and their mean"
 
 
+def test_a_preset_says_whose_protocol_it_is(cli: Cli, run: Path, held_out: Path) -> None:
+    code, _, err = cli("evaluate", run, "--test", held_out, "--quick", "--device", "cpu")
+    assert code == 0, err
+    assert PRESETS["quick"].description in err
+
+
 def test_notes_of_scores_are_shown(cli: Cli, run: Path, held_out: Path) -> None:
     code, _, err = cli("evaluate", run, "--test", held_out, *QUICK, "--fidelity", "fid", "--device", "cpu")
     assert code == 0, err
     assert "rank-deficient" in err
+    assert re.search(r"^fid .*, by \S+ [0-9a-f]{12}, touched private data", err, re.MULTILINE)
 
 
 def test_noisy_scores_go_all_the_way_to_the_shared_page(cli: Cli, run: Path, held_out: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from veilset.engines.critic_training import CriticStack
 from veilset.engines.shard_batches import ImageShards
 from veilset.engines.teaching import InTurn, Together
 from veilset.errors import BudgetExceeded, ConfigError, UnsupportedEvent
-from veilset.methods.base import PublicFacts
+from veilset.methods.base import PublicFacts, make_config
 from veilset.methods.dpac import Dpac, DpacConfig
 from veilset.methods.plan import Plan
 from veilset.privacy.accounting import price
@@ -102,7 +102,7 @@ def test_a_step_is_one_release_in_the_plan() -> None:
 
 def test_the_published_epsilon_is_refuted_and_the_proven_one_stands_beside_it() -> None:
     """Privacy notes, 10.2: 610 with one sanitiser and 32 images; the code's two of 1000 images would be 28,604."""
-    config = Dpac().published_config(DpacConfig())
+    config = make_config(Dpac(), {}, published=True)
     claim = Dpac().published_claim(config, FACTS, 1.07 / math.sqrt(32), 1e-5)
     assert claim.epsilon == pytest.approx(9.993, abs=5e-4)
     assert claim.status == "refuted"

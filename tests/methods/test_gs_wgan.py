@@ -24,7 +24,7 @@ from veilset.engines.critic_training import CriticStack
 from veilset.engines.shard_batches import Draw as Batch
 from veilset.engines.shard_batches import ImageShards
 from veilset.errors import BudgetExceeded, ConfigError, UnsupportedEvent
-from veilset.methods.base import PublicFacts
+from veilset.methods.base import PublicFacts, make_config
 from veilset.methods.gs_wgan import GsWgan, GsWganConfig
 from veilset.methods.plan import Plan
 from veilset.nets.generators import UpsamplingGenerator
@@ -83,7 +83,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, float, Tensor]]
 
 
 def test_the_papers_noise_has_the_papers_epsilon() -> None:
-    config = GsWgan().published_config(GsWganConfig())
+    config = make_config(GsWgan(), {}, published=True)
     claim = GsWgan().published_claim(config, facts_of(MNIST), 1.07 / math.sqrt(32), 1e-5)
     assert claim.epsilon == pytest.approx(9.993, abs=5e-4)
     assert claim.status == "refuted"
@@ -91,7 +91,7 @@ def test_the_papers_noise_has_the_papers_epsilon() -> None:
 
 @pytest.mark.parametrize(("schedule", "proven"), [("uniform", 610.3), ("round-robin", 379.4)])
 def test_the_proven_epsilon_of_that_very_run_stands_beside_it(schedule: str, proven: float) -> None:
-    config = GsWgan().published_config(GsWganConfig(schedule=schedule))
+    config = make_config(GsWgan(), {"schedule": schedule}, published=True)
     event = GsWgan().events(config, facts_of(MNIST), 1.07 / math.sqrt(32))
     assert price(event, 1e-5, Adjacency.ADD_REMOVE).epsilon == pytest.approx(proven, abs=0.1)
 
@@ -108,8 +108,13 @@ def test_a_plan_for_the_papers_epsilon_has_its_noise_its_settings_and_both_epsil
 
 
 def test_settings_given_beside_it_win() -> None:
-    config = published(steps=500, schedule="round-robin").config
-    assert (config["steps"], config["schedule"]) == (500, "round-robin")
+    given = {"steps": GsWganConfig().steps, "schedule": "round-robin"}  # also where they are what we take ourselves
+    assert {**published(**given).config, **given} == published(**given).config
+
+
+def test_the_papers_epsilon_is_about_critics_in_turn_alone() -> None:
+    with pytest.raises(ConfigError, match="in turn"):
+        published(teachers="together")
 
 
 def test_critics_in_turn_can_be_planned_with_a_proven_epsilon_too() -> None:
@@ -122,7 +127,7 @@ def test_critics_in_turn_can_be_planned_with_a_proven_epsilon_too() -> None:
 
 
 def test_a_replaced_record_may_come_to_lie_in_another_shard_and_both_are_counted() -> None:
-    config = GsWgan().published_config(GsWganConfig(schedule="round-robin"))
+    config = make_config(GsWgan(), {"schedule": "round-robin"}, published=True)
     event = GsWgan().events(config, facts_of(MNIST), 1.07 / math.sqrt(32))
     assert price(event, 1e-5, Adjacency.REPLACE).epsilon == pytest.approx(701, abs=1)
 

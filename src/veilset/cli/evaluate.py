@@ -101,6 +101,8 @@ def evaluate(
     )
     folder, chosen = RunFolder.open(source), api.pick_device(device)
     with Show(quiet) as show:
+        if preset is not None:
+            show.say(get_preset(preset).description)
         common: dict[str, Any] = {"device": chosen, "progress": show.progress, "warn": show.warn}
         spec = from_pretrained(source).spec
         if number is None:
@@ -175,7 +177,9 @@ def _show_scores(scores: list[Score], show: Show) -> None:
     for score in scores:
         spread = "" if score.sd is None else f" +- {score.sd:.4f}"
         note = ", touched private data: do not publish" if score.touched_private_data else ", public benchmark"
-        show.say(f"{score.metric:24} {score.mean:.4f}{spread} (n = {score.n}{note})")
+        extractor = score.details.get("extractor")
+        by = f", by {extractor['name']} {extractor['hash'][:12]}" if extractor else ""
+        show.say(f"{score.metric:24} {score.mean:.4f}{spread} (n = {score.n}{by}{note})")
         for text in (*score.details.get("warnings", ()), *score.details.get("notes", ())):
             show.warn(f"{score.metric}: {text}")
     result({"scores": [score.to_json() for score in scores]})

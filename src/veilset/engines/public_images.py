@@ -14,7 +14,7 @@ from veilset.errors import ConfigError
 from veilset.privacy.noise import NoiseSource
 
 
-def public_images(name: str, private: ImageSet) -> ImageSet:
+def public_images(name: str, private: Images) -> ImageSet:
     """The images that were declared public, in the shape of the private ones.
 
     Raises: ConfigError, before anything is released, for images that have a budget or are private ones.
@@ -31,7 +31,7 @@ def public_images(name: str, private: ImageSet) -> ImageSet:
     return public.in_memory()
 
 
-def _fault(public: Images, private: ImageSet) -> str | None:
+def _fault(public: Images, private: Images) -> str | None:
     paths = [None if source.path is None else Path(source.path).resolve() for source in (public.source, private.source)]
     if paths[0] is not None and paths[0] == paths[1]:
         return "the private ones"

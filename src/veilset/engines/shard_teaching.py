@@ -8,7 +8,7 @@ C / B, is a row. However a teacher comes to its wishes, a step is one release of
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from veilset.engines.shard_batches import ImageShards
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, Watch, teach
 from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
+from veilset.errors import ConfigError
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -59,6 +60,7 @@ class ShardTaught:
     # The paper replaces a record in its place. By a hash of their ids, records that are added or removed change one
     # shard as well, at the same price; one that is replaced by another may change two.
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+    published_defaults: ClassVar[Mapping[str, Any]] = PAPER
 
     def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
         return Repeated(config.steps, _step(config, noise_multiplier))
@@ -67,8 +69,11 @@ class ShardTaught:
         return NOTHING  # after a crash training ends a little earlier
 
     def published_config(self, config: TeachingSettings) -> TeachingSettings:
-        default = TeachingSettings()
-        return replace(config, **{k: v for k, v in PAPER.items() if getattr(config, k) == getattr(default, k)})
+        if not config.in_turn:
+            raise ConfigError(
+                "critics in turn, as in the paper", f"{config.teachers!r}", "Drop --teachers or --accounting published."
+            )
+        return config
 
     def published_noise(self, config: TeachingSettings, facts: PublicFacts, epsilon: float, delta: float) -> float:
         rows = config.images_per_step

@@ -45,7 +45,7 @@ class Mechanism(Protocol):
         """What may be released again after a crash."""
 
     def published_config(self, config: Any) -> Any:
-        """The configuration of the paper's own construction."""
+        """The paper's own construction with these settings: what its epsilon is about is not for anybody to set."""
 
     def published_noise(self, config: Any, facts: PublicFacts, epsilon: float, delta: float) -> float:
         """The noise multiplier the paper's formula gives for this epsilon."""
@@ -149,6 +149,13 @@ def unproven_by(method: Mechanism, config: Any) -> str | None:
     return None if reason is None else reason(config)
 
 
+def check_images(method: Mechanism, config: Any, images: Images) -> None:
+    """Stops, before anything is charged, where a method cannot work on these images (`check(config, images)`)."""
+    check: Callable[[Any, Images], object] | None = getattr(method, "check", None)
+    if check is not None:
+        check(config, images)
+
+
 def settled_by(method: Mechanism, config: Any, facts: PublicFacts, noise_multiplier: float) -> Any:
     """The settings with what follows from the noise (`settled(config, facts, noise_multiplier)`), where a method has
     such: public numbers alone decide."""
@@ -167,19 +174,26 @@ def layout_in(config: Mapping[str, Any]) -> Layout | None:
 
 
 def nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"Did you mean '{close[0]}'?" if close else "`veilset methods` lists methods and options."
 
 
-def make_config(method: Mechanism, settings: Mapping[str, Any]) -> Any:
-    """The method's frozen Config from names and values (text from the command line is converted)."""
+def make_config(method: Mechanism, settings: Mapping[str, Any], *, published: bool = False) -> Any:
+    """The method's frozen Config from names and values (text from the command line is converted).
+
+    Args:
+        published: of the paper's construction; what is not given is the paper's (`published_defaults`), where a method
+            has other defaults.
+    """
     known = {field.name: field for field in fields(method.Config)}
     for name in settings:
         if name not in known:
             raise ConfigError(f"an option of {method.name}: {', '.join(known)}", f"'{name}'", nearest(name, known))
     default = method.Config()
     values = {name: _convert(name, value, getattr(default, name)) for name, value in settings.items()}
-    return method.Config(**{**_preset(method, values), **values})
+    papers: Mapping[str, Any] = getattr(method, "published_defaults", {}) if published else {}
+    config = method.Config(**{**papers, **_preset(method, values), **values})
+    return method.published_config(config) if published else config
 
 
 def _preset(method: Mechanism, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,8 +11,9 @@ nothing about the features depends on the data.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +110,7 @@ class DpMerf:
     assumptions: ClassVar[tuple[str, ...]] = ("the Fourier frequencies come from a public seed, not from the data",)
     streams: ClassVar[bool] = True
     published_adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
+    published_defaults: ClassVar[Mapping[str, Any]] = {"steps": 3000}
 
     def events(self, config: DpMerfConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         return Gaussian(noise_multiplier)
@@ -118,8 +120,7 @@ class DpMerf:
         return NOTHING
 
     def published_config(self, config: DpMerfConfig) -> DpMerfConfig:
-        steps = 3000 if config.steps == DpMerfConfig().steps else config.steps
-        return replace(config, total_weight=0.0, steps=steps)  # the paper takes N as public
+        return replace(config, total_weight=0.0)  # the paper takes N as public
 
     def published_noise(self, config: DpMerfConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
         return calibrate_classic_gaussian(epsilon, delta)

@@ -88,6 +88,10 @@ class Dpaf:
             return None
         return "no epsilon is proven for DPAF as published: a record moves the gradients of all others"
 
+    def check(self, config: DpafConfig, images: Images) -> ImageSet | None:
+        """The images declared public, where there are: that they are none of the private ones must be known first."""
+        return None if config.transfer == "none" else public_images(config.public_images, images)
+
     def events(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         return config.events(facts, noise_multiplier)
 
@@ -137,7 +141,7 @@ class Dpaf:
         if config.published:
             for hidden in (classifier, critic):
                 seal(hidden)
-        public = None if config.transfer == "none" else public_images(config.public_images, images)
+        public = self.check(config, images)
         pretrain(config, classifier, private, context)
         critic.conv1.load_state_dict(classifier.conv1.state_dict())
         critic.conv1.requires_grad_(False)

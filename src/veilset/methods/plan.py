@@ -138,9 +138,9 @@ def plan_mechanism(
         choices = get_args(Accounting)
         raise ConfigError(f"accounting {', '.join(choices)}", f"{accounting!r}", nearest(accounting, choices))
     _check_sizes(facts, delta)
-    config, given = make_config(method, settings or {}), facts.adjacency
-    if accounting == "published":
-        config = method.published_config(config)
+    published, given = accounting == "published", facts.adjacency
+    config = make_config(method, settings or {}, published=published)
+    if published:
         facts = replace(facts, adjacency=method.published_adjacency)
     multiplier = _noise_multiplier(method, config, facts, epsilon, delta, accounting)
     config = settled_by(method, config, facts, multiplier)
@@ -159,7 +159,7 @@ def plan_mechanism(
         noise_multiplier=multiplier,
         planned=planned,
         reserve=reserve,
-        published=method.published_claim(config, facts, multiplier, delta) if accounting == "published" else None,
+        published=method.published_claim(config, facts, multiplier, delta) if published else None,
         forecast=forecast,
         seed=seed,
         warnings=(*_warnings(facts, delta, forecast, accounting, given), *cautions_of(method, config, facts)),

@@ -115,7 +115,8 @@ class Sketch:
             + (8e-6 * _rows_told_apart(config, spec) if config.last_kinds > 1 else 0)
             + 300,
             released=f"per class a noisy sum of {numbers} bounded numbers and a count"
-            + (f", then {config.rounds - 1} more for {config.kinds} kinds of a class" if config.rounds > 1 else "")
+            + (f", then {config.rounds - 1} more" if config.rounds > 1 else "")
+            + (f" for {config.kinds} kinds of a class" if config.last_kinds > 1 else "")
             + f"; {facts.change} moves it by at most {sensitivity:.4g}",
         )
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from veilset.artifact import parse_json, read_release
 from veilset.errors import MissingExtra, RunError, VeilsetError
 from veilset.evaluate.scores import Score
-from veilset.methods.base import get_method
+from veilset.methods.base import get_method, make_config
 from veilset.model import from_pretrained, release_folder
 from veilset.privacy.claim import Claim, shown
 from veilset.report.content import flattened
@@ -199,7 +199,7 @@ def _first(names: Sequence[str]) -> str:
 
 def _changed_settings(name: str, config: dict[str, Any], accounting: str) -> dict[str, Any]:
     method = get_method(name)
-    default = method.published_config(method.Config()) if accounting == "published" else method.Config()
+    default = make_config(method, {}, published=accounting == "published")
     # Through JSON, as the release holds it: a tuple of defaults must equal the list it was written as.
     defaults = dict(flattened(json.loads(json.dumps(asdict(default)))))
     return {key: value for key, value in flattened(config) if value != defaults.get(key)}
