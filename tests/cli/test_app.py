@@ -289,6 +289,19 @@ def test_output_folders_are_never_overwritten(cli: Cli, photos: Path, tmp_path: 
     assert sorted(path.name for path in (tmp_path / "a").rglob("*")) == before
 
 
+@pytest.mark.parametrize(("accounting", "word"), [("proven", "to share"), ("none", "NOT to share")])
+def test_the_page_of_a_run_without_noise_is_not_offered_for_sharing(
+    accounting: str, word: str, cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    epsilon = ["--epsilon", "2"] if accounting == "proven" else []
+    run = tmp_path / "run"
+    code, _, err = cli("fit", photos, *epsilon, "--accounting", accounting, "--method", "dp-merf", *TINY, "--out", run)
+    assert code == 0, err
+    code, _, err = cli("report", run)
+    assert code == 0, err
+    assert err.startswith(f"{word}: ")
+
+
 @pytest.mark.parametrize("verb", ["sample", "evaluate", "report", "export", "verify"])
 def test_a_folder_that_is_no_run_gives_a_clear_error(cli: Cli, photos: Path, tmp_path: Path, verb: str) -> None:
     needs = {"sample": ["--out", tmp_path / "x"], "export": ["--out", tmp_path / "x"], "evaluate": ["--test", photos]}

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from veilset import api, run, sharing
+from veilset.artifact import read_privacy
 from veilset.budget import DatasetBudget
 from veilset.cli import budget
 from veilset.cli.compare import compare
@@ -231,7 +232,8 @@ def report(
     if is_course(source):
         raise RunError("a run folder", f"a course, {source}", f"Its page is {source / 'release' / 'README.md'}.")
     public, owner = write_reports(RunFolder(source))
-    Show(quiet).say(f"to share: {public}\nfor the owner: {owner}")
+    claim = read_privacy((public.parent / "privacy.json").read_bytes()).claim
+    Show(quiet).say(f"{'NOT to share' if claim.epsilon is None else 'to share'}: {public}\nfor the owner: {owner}")
     result({"public": str(public), "owner": str(owner)})
 
 

@@ -227,6 +227,6 @@ def _warnings(
     if forecast.signal_to_noise < HOPELESS and accounting != "none":
         warnings.append(
             f"the noise is about {1 / forecast.signal_to_noise:.0f} times the signal of a class: expect little. More "
-            "images per class, fewer classes or a larger epsilon help."
+            "images of a class or a larger epsilon help."
         )
     return tuple(warnings)

@@ -51,7 +51,7 @@ def true_positive_rate(mu: float, false_positive_rate: float) -> float:
 
 def check_target(epsilon: float, delta: float) -> None:
     if not (isinstance(epsilon, int | float) and math.isfinite(epsilon) and 0 < epsilon <= EPSILON_MAX):
-        raise ConfigError("a finite epsilon above 0", f"{epsilon}", "Typical values are between 0.5 and 10.")
+        raise ConfigError(f"an epsilon above 0 and up to {EPSILON_MAX:g}", f"{epsilon}", "Typical: between 0.5 and 10.")
     check_delta(delta)
 
 
