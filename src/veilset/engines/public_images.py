@@ -9,6 +9,7 @@ import numpy as np
 from veilset.budget import DatasetBudget
 from veilset.data.fingerprints import KEY_BYTES, fingerprints
 from veilset.data.load import load
+from veilset.data.options import Fit
 from veilset.data.spec import Images, ImageSet
 from veilset.errors import ConfigError
 from veilset.privacy.noise import NoiseSource
@@ -21,7 +22,7 @@ def public_images(name: str, private: Images) -> ImageSet:
     """
     spec = private.spec
     # As the private ones were read: else copies of them would have other pixels.
-    fit = private.source.fit or "crop"
+    fit: Fit = "stretch" if private.source.fit == "stretch" else "crop"
     public = load(name, size=(spec.height, spec.width), fit=fit, color="grey" if spec.channels == 1 else "rgb")
     fault = _fault(public, private)
     if fault is not None:
