@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from veilset.cli import app as command_line
+from veilset.methods.base import all_methods
 
 TINY = ["--steps", "3", "--frequencies", "8", "--hidden-size", "8", "--map-channels", "8"]
 Cli = Callable[..., tuple[int, str, str]]
@@ -396,6 +398,13 @@ def test_a_method_shows_its_presets(cli: Cli) -> None:
     _, out, err = cli("methods", "psg")
     assert "--preset small" in err
     assert json.loads(out)["presets"]["small"]["runs"] == 40
+
+
+@pytest.mark.parametrize("name", [*all_methods(), "dp-sgd"])
+def test_every_option_of_a_method_is_explained(name: str, cli: Cli) -> None:
+    _, out, err = cli("methods", name)
+    for option in json.loads(out)["options"]:
+        assert re.search(rf"^--{option.replace('_', '-')} +\S.{{9,}} \(default .+\)$", err, re.MULTILINE), option
 
 
 def test_the_classifier_of_courses_shows_its_options_though_it_makes_no_images(cli: Cli) -> None:

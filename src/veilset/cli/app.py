@@ -54,6 +54,7 @@ from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, check_writable, inspect, write_folder, write_npz
+from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism
 from veilset.methods.plan import Plan
@@ -102,8 +103,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="Show the options of
     mechanism = get_mechanism(name)
     config, presets = mechanism.Config(), getattr(mechanism, "presets", {})
     options = {field.name: getattr(config, field.name) for field in fields(config)}
-    for key, value in options.items():
-        show.say(f"--{key.replace('_', '-'):20} default {value}")
+    for key, words in words_of(config).items():
+        show.say(f"--{key.replace('_', '-'):20} {words} (default {options[key] if options[key] != '' else 'none'})")
     for preset, values in presets.items():
         changes = ", ".join(f"{key} {value}" for key, value in values.items()) or "the defaults above"
         show.say(f"--preset {preset:14} {changes}")

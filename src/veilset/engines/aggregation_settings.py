@@ -15,7 +15,7 @@ from veilset.engines.aggregated_gradients import Compression
 from veilset.engines.clipped_gradients import Gradients, GradientTerms, check_width
 from veilset.engines.compressed_gradients import LargestShare, LargestSigns
 from veilset.engines.contexts import PublicFacts
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.published_accounting import Stage
 from veilset.errors import ConfigError
@@ -37,32 +37,36 @@ Construction = Literal["repaired", "published"]
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationSettings:
-    """A comment says where a default comes from; what has none is ours, because the paper's appendix does not say."""
+    """Defaults that are not the paper's are ours, because its appendix does not say."""
 
-    construction: str = "repaired"
-    layout: str = "C2-C1-x"  # paper, for MNIST; C2-C2-C1 for CelebA
-    width: int = 32
-    dense_width: int = 64
-    activation: str = "leaky-relu"  # paper; tanh is its tempered sigmoid (table 14)
-    expected_batch: int = 256
-    classifier_steps: int = 500
-    steps: int = 4000
-    asymmetry: int = 8  # paper: 1 or 8 (tables 16 and 17)
-    critic_steps: int = 1  # paper: 1 to 200, for each step of the generator
-    kept_share: float = 0.9  # paper; 1 is its "w/o GC" (table 13)
-    topagg: int = 0  # entries of a gradient whose signs are kept: TOPAGG (table 13); 0 for none
-    clip_norm: float = 1.0
-    classifier_share: float = 0.1
-    gradient_share: float = 0.3
-    classifier_rate: float = 0.5
-    body_rate: float = 0.2  # of what lies before the mean
-    head_rate: float = 0.05  # of what lies after it
-    generator_rate: float = 1e-3
-    transfer: str = "none"  # paper: critic, or both with the generator, from public images (table 12)
-    public_images: str = ""  # a path or a name that `veilset.load` knows; declared public, the name included
-    public_steps: int = 2000
-    latent_size: int = 100
-    channels: int = 128
+    construction: str = option("repaired", "repaired, or published with --accounting published or none")
+    layout: str = option(
+        "C2-C1-x", "convolutions before, at and after the mean; paper: C2-C1-x for MNIST, C2-C2-C1 for CelebA"
+    )
+    width: int = option(32, "channels of the first convolution")
+    dense_width: int = option(64, "of the dense layer after the mean")
+    activation: str = option("leaky-relu", "leaky-relu, or tanh for the tempered sigmoid of table 14")
+    expected_batch: int = option(256, "records of a secret sample, on average")
+    classifier_steps: int = option(500, "releases of the classifier, before the generator is taught")
+    steps: int = option(4000, "releases while the generator is taught")
+    asymmetry: int = option(8, "batches whose gradients make one step of the critic; paper: 1 or 8 (tables 16 and 17)")
+    critic_steps: int = option(1, "for each step of the generator; paper: 1 to 200")
+    kept_share: float = option(0.9, 'of the entries of a gradient; 1 is "w/o GC" (table 13); paper')
+    topagg: int = option(0, "entries of a gradient whose signs are kept: TOPAGG (table 13); 0 for none")
+    clip_norm: float = option(1.0, "to which the gradient of a record is clipped")
+    classifier_share: float = option(0.1, "of the budget, for the classifier")
+    gradient_share: float = option(0.3, "of the budget, for gradients of the critic; mean features get what is left")
+    classifier_rate: float = option(0.5, "learning rate of the classifier")
+    body_rate: float = option(0.2, "learning rate of what lies before the mean")
+    head_rate: float = option(0.05, "learning rate of what lies after the mean")
+    generator_rate: float = option(1e-3, "learning rate of the generator")
+    transfer: str = option(
+        "none", "what begins with public images: none, critic, or both with the generator (table 12)"
+    )
+    public_images: str = option("", "a path or a name that `veilset.load` knows; declared public, the name included")
+    public_steps: int = option(2000, "of the game on public images")
+    latent_size: int = option(100, "random numbers behind an image")
+    channels: int = option(128, "of the generator, at its smallest map")
 
     def __post_init__(self) -> None:
         if self.construction not in get_args(Construction):

@@ -1,9 +1,24 @@
-"""Checks that the settings of several methods need, in one wording."""
+"""Options of methods: what each is in words, and checks that the settings of several methods need."""
 
 from __future__ import annotations
 
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
+
+Value = TypeVar("Value")
+
+
+def option(default: Value, words: str) -> Value:
+    """A field of a settings class, for `veilset methods`; "paper" in its words says whose default it is."""
+    return field(default=default, metadata={"words": words})  # type: ignore[no-any-return,call-overload]
+
+
+def words_of(settings: Any) -> dict[str, str]:
+    """Of each option, by name."""
+    return {one.name: one.metadata["words"] for one in fields(settings)}
 
 
 def at_least_one(settings: object, *names: str) -> None:

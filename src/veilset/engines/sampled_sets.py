@@ -12,7 +12,7 @@ from veilset.data.spec import ImageSpec
 from veilset.engines.clipped_gradients import ASSUMPTIONS, GradientTerms, check_width
 from veilset.engines.contexts import PublicFacts
 from veilset.engines.gradient_matching import Standard
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.per_sample_gradients import Forward, Losses, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
 from veilset.errors import ConfigError
@@ -29,13 +29,13 @@ CPU_SPEED = 3e10
 class SetSettings:
     """Defaults are those of PSG (Chen et al. 2022)."""
 
-    images_per_class: int = 10  # paper: 1, 10, 20 or 50
-    width: int = 128  # paper
-    clip_norm: float = 0.1  # paper
-    mean: float = 0.1307  # paper, for MNIST: declared, never measured
-    deviation: float = 0.3081  # paper, for MNIST
-    pixel_rate: float = 0.1  # paper
-    pixel_momentum: float = 0.5  # paper
+    images_per_class: int = option(10, "of the set that is made; paper: 1, 10, 20 or 50")
+    width: int = option(128, "channels of the network; paper")
+    clip_norm: float = option(0.1, "to which the row of a record is clipped; paper")
+    mean: float = option(0.1307, "of pixels: declared, never measured; paper, for MNIST")
+    deviation: float = option(0.3081, "of pixels: declared, never measured; paper, for MNIST")
+    pixel_rate: float = option(0.1, "learning rate of the pixels; paper")
+    pixel_momentum: float = option(0.5, "of the same; paper")
 
     def __post_init__(self) -> None:
         at_least_one(self, "images_per_class")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from veilset.engines.contexts import PublicFacts
-from veilset.engines.option_checks import at_least_one
+from veilset.engines.option_checks import at_least_one, option
 from veilset.errors import ConfigError
 from veilset.nets.jitter import jitter_of
 from veilset.sketch_file import MAX_ROUNDS
@@ -27,26 +27,26 @@ CLEAR_KIND = 160
 class SketchConfig:
     """Settings of the sketch. What they were chosen on, and by what: docs/methods.md."""
 
-    preset: str = "fast"
-    networks: int = 4
-    width: int = 32
-    rounds: int = 2
-    kinds: int = 0  # of images in a class, from the second round on; 0: as many as the noise allows
-    first_share: float = 0.2  # of mu^2; the first round only has to give images to train networks on
-    trained_networks: int = 4
-    network_steps: int = 150
-    tone_share: float = 0.1  # of the row's squared length: brightness by place, which the networks cannot see
-    total_weight: float = 0.15  # the count's weight beside a row of length 1: costs 1 % more noise
-    network_seed: int = 0  # public
-    jitter: str = "objects"
-    latent_size: int = 32
-    channels: int = 64
-    first_steps: int = 400
-    steps: int = 3000
-    images_per_class: int = 4
-    networks_per_step: int = 1
-    learning_rate: float = 0.008
-    training_images: int = 5000
+    preset: str = option("fast", "fast for two CPU cores; balanced or best for a GPU")
+    networks: int = option(4, "random networks of the first round")
+    width: int = option(32, "channels of every network")
+    rounds: int = option(2, "looks at the images; networks of later ones are trained on synthetic images")
+    kinds: int = option(0, "of images in a class, from the second round on; 0: as many as the noise allows")
+    first_share: float = option(0.2, "of mu^2 for the first round, which only has to give images to train networks on")
+    trained_networks: int = option(4, "of each later round")
+    network_steps: int = option(150, "in which these are trained")
+    tone_share: float = option(0.1, "of the row's squared length: brightness by place, which the networks cannot see")
+    total_weight: float = option(0.15, "the count's weight beside a row of length 1: costs 1 % more noise")
+    network_seed: int = option(0, "of the random networks; public")
+    jitter: str = option("objects", "the kind of images: handwriting, objects or none")
+    latent_size: int = option(32, "random numbers behind an image")
+    channels: int = option(64, "of the generator, at its smallest map")
+    first_steps: int = option(400, "of the generator after every round but the last")
+    steps: int = option(3000, "of the generator after the last round")
+    images_per_class: int = option(4, "that a step shows")
+    networks_per_step: int = option(1, "whose features a step compares")
+    learning_rate: float = option(0.008, "of the generator")
+    training_images: int = option(5000, "synthetic ones on which networks are trained")
 
     def __post_init__(self) -> None:
         whole = ("networks", "width", "trained_networks", "network_steps", "latent_size", "channels", "first_steps")

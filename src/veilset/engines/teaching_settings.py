@@ -10,7 +10,7 @@ import torch
 from veilset.data.spec import ImageSpec
 from veilset.engines.checkpointing import steps_between
 from veilset.engines.critic_training import bytes_kept
-from veilset.engines.option_checks import at_least_one
+from veilset.engines.option_checks import at_least_one, option
 from veilset.engines.teaching import POOL_AT_ONCE, Effort
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
@@ -29,23 +29,27 @@ TEACHERS = ("together", "in-turn")
 class TeachingSettings:
     """Defaults marked as the paper's are those of GS-WGAN (Chen et al. 2020)."""
 
-    teachers: str = "together"
-    schedule: str = "uniform"  # paper; of critics in turn
-    shards: int = 1000  # paper
-    steps: int = 3000
-    images_per_step: int = 32  # paper
-    critic: str = "dense"
-    critic_width: int = 32
-    critic_batch: int = 16
-    critic_steps: int = 2
-    critic_rate: float = 1e-3
-    warm_up: int = 50
-    pool: int = 8
-    frequencies: int = 12
-    jitter: str = "objects"
-    latent_size: int = 16
-    channels: int = 64
-    learning_rate: float = 0.002
+    teachers: str = option(
+        "together", "together: all critics answer in every step; in-turn: one of them, as in the paper"
+    )
+    schedule: str = option("uniform", "of critics in turn: uniform, as in the paper, or round-robin")
+    shards: int = option(1000, "parts of the images, each with a critic of its own; paper: 1000")
+    steps: int = option(3000, "releases, of which the generator takes one step each")
+    images_per_step: int = option(32, "generated ones that critics answer for; paper: 32")
+    critic: str = option("dense", "dense, or conv as in the paper")
+    critic_width: int = option(32, "of its layers; paper: 64")
+    critic_batch: int = option(16, "images of its own shard in a step of a critic; paper: 32")
+    critic_steps: int = option(2, "before a release; paper: 5")
+    critic_rate: float = option(1e-3, "learning rate of the critics; paper: 0.0001")
+    warm_up: int = option(50, "steps of every critic before the first release; paper: 2000")
+    pool: int = option(8, "generated images of each class that critics learn from before a release")
+    frequencies: int = option(
+        12, "lowest ones of an image, in either direction, that are released; not for critics in turn"
+    )
+    jitter: str = option("objects", "the kind of images: handwriting, objects or none")
+    latent_size: int = option(16, "random numbers behind an image; paper: 10")
+    channels: int = option(64, "of the generator, at its smallest map")
+    learning_rate: float = option(0.002, "of the generator; paper: 0.0001")
 
     def __post_init__(self) -> None:
         whole = ("shards", "steps", "images_per_step", "critic_width", "critic_batch", "critic_steps", "pool")

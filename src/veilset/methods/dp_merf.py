@@ -22,7 +22,7 @@ from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import keep, restore
 from veilset.engines.feature_sums import sum_by_label
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.published_accounting import calibrate_classic_gaussian, classic_gaussian_epsilon
 from veilset.engines.targets import usable_counts
 from veilset.engines.threads import one_thread
@@ -41,19 +41,23 @@ CLASSES_PER_STEP = 50
 
 @dataclass(frozen=True, kw_only=True)
 class DpMerfConfig:
-    """Settings of DP-MERF; a comment says where a default comes from."""
+    """Settings of DP-MERF."""
 
-    frequencies: int = 500  # paper: 1000 features, two per frequency
-    width_per_value: float = 0.134  # paper: squared kernel width 105 for 784 pixel values in [0, 1]
-    total_weight: float = 0.25  # the count's share of the row: costs 3 % more noise
-    feature_seed: int = 0  # public
-    latent_size: int = 5  # paper
-    hidden_size: int = 200  # paper
-    map_channels: int = 16  # paper
-    steps: int = 2000  # paper: 3000; two thirds keep a fit on two CPU cores within a minute or so
-    images_per_step: int = 100  # paper
-    learning_rate: float = 0.01  # paper
-    decay: float = 0.59  # paper: 0.9 an epoch, five epochs
+    frequencies: int = option(500, "of the random features, two for each; paper: 500")
+    width_per_value: float = option(
+        0.134, "squared kernel width for each pixel value; paper: 105 for 784 of them in [0, 1]"
+    )
+    total_weight: float = option(0.25, "the count's share of the row: costs 3 % more noise")
+    feature_seed: int = option(0, "of the random frequencies; public")
+    latent_size: int = option(5, "random numbers behind an image; paper")
+    hidden_size: int = option(200, "of the generator; paper")
+    map_channels: int = option(16, "of the generator, at its smallest map; paper")
+    steps: int = option(
+        2000, "of the generator; paper: 3000, of which two thirds keep a fit on two CPU cores within a minute or so"
+    )
+    images_per_step: int = option(100, "that the generator is shown by; paper")
+    learning_rate: float = option(0.01, "of the generator; paper")
+    decay: float = option(0.59, "of the learning rate over all steps; paper: 0.9 an epoch, five epochs")
 
     def __post_init__(self) -> None:
         at_least_one(self, "frequencies", "latent_size", "hidden_size", "map_channels", "steps", "images_per_step")

@@ -21,7 +21,7 @@ from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width
 from veilset.engines.gradient_matching import Standard
-from veilset.engines.option_checks import at_least_one, positive, two_classes
+from veilset.engines.option_checks import at_least_one, option, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
 from veilset.errors import ConfigError
@@ -35,15 +35,15 @@ DOING = "training on private gradients"
 
 @dataclass(frozen=True, kw_only=True)
 class DpSgdConfig:
-    """Settings of the classifier; a comment says where a default comes from."""
+    """Settings of the classifier."""
 
-    epochs: int = 10  # PSG, appendix C.5
-    expected_batch: int = 256  # PSG
-    clip_norm: float = 0.1  # PSG
-    learning_rate: float = 0.01  # PSG
-    width: int = 128  # PSG
-    mean: float = 0.1307  # PSG, for MNIST: declared, never measured
-    deviation: float = 0.3081  # PSG, for MNIST
+    epochs: int = option(10, "of expected passes over the images; PSG, appendix C.5")
+    expected_batch: int = option(256, "records of a secret sample, on average; PSG")
+    clip_norm: float = option(0.1, "to which the gradient of a record is clipped; PSG")
+    learning_rate: float = option(0.01, "of the classifier; PSG")
+    width: int = option(128, "channels of the classifier; PSG")
+    mean: float = option(0.1307, "of pixels: declared, never measured; PSG, for MNIST")
+    deviation: float = option(0.3081, "of pixels: declared, never measured; PSG, for MNIST")
 
     def __post_init__(self) -> None:
         at_least_one(self, "epochs", "expected_batch")

@@ -20,6 +20,7 @@ from typing import ClassVar
 from veilset.data.spec import ImageSpec
 from veilset.engines.classifying_teachers import ClassifyingTeachers, Curriculum
 from veilset.engines.critic_training import CriticStack, bytes_kept
+from veilset.engines.option_checks import option
 from veilset.engines.shard_teaching import ShardTaught
 from veilset.engines.teaching import Teachers
 from veilset.engines.teaching_settings import TeachingSettings
@@ -33,13 +34,13 @@ class DpacConfig(TeachingSettings):
     r2g", in_sequence false "w/o seq", fresh_classifiers false "w/o init".
     """
 
-    critic_share: float = 0.8  # paper
-    classifier_start: float = 0.3  # paper: after 6000 of 20,000 steps
-    fake_steps: int = 10  # paper
-    real_steps: int = 10  # paper
-    in_sequence: bool = True  # paper
-    fresh_classifiers: bool = True  # paper
-    classifier_rate: float = 1e-4  # paper
+    critic_share: float = option(0.8, "the critic's part in what a teacher wants; paper")
+    classifier_start: float = option(0.3, "share of the steps before there are classifiers; paper: 6000 of 20,000")
+    fake_steps: int = option(10, "of a classifier on generated images; paper")
+    real_steps: int = option(10, "of a classifier on its shard; paper")
+    in_sequence: bool = option(True, "false: the mean of both losses, in as many steps")
+    fresh_classifiers: bool = option(True, "false: a classifier is kept for the next step")
+    classifier_rate: float = option(1e-4, "learning rate of the classifiers; paper")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ from veilset.data.spec import Images, ImageSet
 from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
 from veilset.engines.gradient_matching import FreePixels
-from veilset.engines.option_checks import at_least_one, positive
+from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
 from veilset.engines.targets import usable_counts
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
@@ -37,13 +37,13 @@ DOING = "matching private features"
 
 @dataclass(frozen=True, kw_only=True)
 class NdpdcConfig(SetSettings):
-    """Settings of NDPDC, and those of PSG, beside which it is compared; a comment says where a default comes from."""
+    """Settings of NDPDC, and those of PSG, beside which it is compared."""
 
-    steps: int = 10_000  # paper
-    group: int = 50  # paper: records of a class in a sample, if classes are even
-    clip_norm: float = 1.0  # paper
-    total_weight: float = 0.15  # the count's weight beside features of length 1: costs 1 % more noise
-    pixel_rate: float = 1.0  # distribution matching; falls to 0 along a cosine, so that late noise is averaged out
+    steps: int = option(10_000, "releases; paper")
+    group: int = option(50, "records of a class in a secret sample, if classes are even; paper")
+    clip_norm: float = option(1.0, "to which the features of a record are clipped; paper")
+    total_weight: float = option(0.15, "the count's weight beside features of length 1: costs 1 % more noise")
+    pixel_rate: float = option(1.0, "learning rate of the pixels; falls to 0, so that late noise is averaged out")
 
     def __post_init__(self) -> None:
         super().__post_init__()

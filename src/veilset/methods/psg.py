@@ -25,7 +25,7 @@ from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching
-from veilset.engines.option_checks import at_least_one, positive, two_classes
+from veilset.engines.option_checks import at_least_one, option, positive, two_classes
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import (
     CPU_SPEED,
@@ -46,20 +46,20 @@ DOING = "matching private gradients"
 
 @dataclass(frozen=True, kw_only=True)
 class PsgConfig(SetSettings):
-    """Settings of PSG; a comment says where a default comes from."""
+    """Settings of PSG."""
 
-    preset: str = "paper"
-    prior: bool = False  # images of a generator with fixed latent codes instead of free pixels: algorithm 2
-    runs: int = 1000  # paper, for epsilon 10: 200 for epsilon 1
-    rounds: int = 0  # 0 for the paper's: as many as images per class, or 2 with the prior
-    steps: int = 10  # paper: releases of a round
-    epochs: int = 0  # between two rounds; 0 for the paper's: 500 / images per class, or 10 with the prior
-    expected_batch: int = 256  # paper
-    network_rate: float = 0.01  # paper
-    network_batch: int = 256  # paper
-    latent_size: int = 10  # paper
-    channels: int = 128
-    prior_rate: float = 0.01  # paper
+    preset: str = option("paper", "paper, or small for two CPU cores")
+    prior: bool = option(False, "images of a generator with fixed latent codes instead of free pixels: algorithm 2")
+    runs: int = option(1000, "each from a fresh network; paper: 1000 for epsilon 10, 200 for epsilon 1")
+    rounds: int = option(0, "of a run; 0 for the paper's: as many as images per class, or 2 with the prior")
+    steps: int = option(10, "releases of a round; paper")
+    epochs: int = option(0, "between two rounds; 0 for the paper's: 500 / images per class, or 10 with the prior")
+    expected_batch: int = option(256, "records of a secret sample, on average; paper")
+    network_rate: float = option(0.01, "learning rate of the network; paper")
+    network_batch: int = option(256, "synthetic images of a step of the network; paper")
+    latent_size: int = option(10, "random numbers behind an image, with the prior; paper")
+    channels: int = option(128, "of the generator, with the prior")
+    prior_rate: float = option(0.01, "learning rate of the generator, with the prior; paper")
 
     def __post_init__(self) -> None:
         super().__post_init__()
