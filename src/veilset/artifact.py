@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,7 +219,7 @@ def forget(folder: Path, name: str) -> None:
 
 def read_release(folder: Path) -> dict[str, bytes]:
     """All files of a release after checking that they are the ones its manifest names, unchanged."""
-    if (folder / "vault").is_dir():  # a run folder, as it is before there is a release in it
+    if os.path.isdir(folder / "vault"):  # a run folder, as it is before there is a release in it
         raise ArtifactError("a finished run", f"{folder}, which is not", "Go on with it by --resume.")
     manifest = read_json(folder / MANIFEST, "a finished release", limit=_MAX_JSON)
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("sha256"), dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -126,7 +127,7 @@ def execute_for(
     """
     check_allowed(plan, images, allow_published=allow_published)
     budget = budget_of(images.source)
-    if RunFolder(path).plan_path.is_file() and not RunFolder(path).finished:
+    if os.path.isfile(RunFolder(path).plan_path) and not RunFolder(path).finished:
         raise RunError(
             "a new or empty output folder", f"{path}, with a run that is not finished",
             "Go on with it by --resume: what it was charged is lost where it is removed.",
