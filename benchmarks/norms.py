@@ -68,14 +68,18 @@ class Norms:
 
     @property
     def after(self) -> list[float]:
-        return [min(norm, self.clip_norm) for norm in self.before]
+        return self._clipped(self.before)
 
     def panel(self) -> NormPanel:
-        clipped = [[min(norm, self.clip_norm) for norm in norms] for norms in self.by_step.values()]
-        traces = (("before clipping", list(self.by_step.values())), ("after clipping", clipped))
-        return NormPanel(
-            title=self.title, clip_norm=self.clip_norm, traces=tuple(self._trace(label, v) for label, v in traces)
+        steps = list(self.by_step.values())
+        traces = (
+            self._trace("before clipping", steps),
+            self._trace("after clipping", [self._clipped(norms) for norms in steps]),
         )
+        return NormPanel(title=self.title, clip_norm=self.clip_norm, traces=traces)
+
+    def _clipped(self, norms: Sequence[float]) -> list[float]:
+        return [min(norm, self.clip_norm) for norm in norms]
 
     def histogram(self) -> NormHistogram:
         return NormHistogram.of(self.title, self.before, self.after, clip_norm=self.clip_norm)

@@ -127,8 +127,7 @@ def test_published_accounting_is_for_benchmarks_or_knowing_owners() -> None:
 def test_a_fit_whose_claim_could_not_be_priced_stops_before_anything_is_written(
     images: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    # At a delta of its own: the contract suite, which may share the process, remembers the prices at others.
-    made = replace(tiny_plan(images, method), delta=3e-6)
+    made = tiny_plan(images, method)
     monkeypatch.setitem(sys.modules, "dp_accounting", None)  # makes every import of it fail
     with pytest.raises(MissingExtra, match="dp-accounting"):
         execute(images, made, tmp_path / "run")

@@ -3,4 +3,6 @@
 import sys
 from pathlib import Path
 
+from contract.conftest import _prices_known  # noqa: F401  (fixture; in a test module it would last for the session)
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import results
 from contract.cases import TINY
-from contract.conftest import _prices_known  # noqa: F401  (fixture)
 from PIL import Image
 
 import veilset
