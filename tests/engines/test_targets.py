@@ -24,10 +24,24 @@ def test_tones_of_several_rounds_are_one_target_in_which_the_less_noisy_round_co
     counts = torch.full((3, 1), 30 * config.total_weight)
     first, second = (Round(bank, torch.cat([torch.full((3, bank.numbers), sums), counts], 1)) for sums in (3.0, 6.0))
     alone = [Released([part], [1.0], config.total_weight, len(images)).of_classes(CPU)[-1] for part in (first, second)]
-    *networks, tones = Released([first, second], [0.2, 0.8], config.total_weight, len(images)).of_kinds(CPU)
+    *networks, tones = Released([first, second], [0.2, 0.8], config.total_weight, len(images)).of_classes(CPU)
     assert len(networks) == 2
     assert tones.weight == pytest.approx(alone[0].weight)
     torch.testing.assert_close(tones.means, 0.2 * alone[0].means + 0.8 * alone[1].means)
+
+
+def test_a_generator_learns_from_the_last_round_alone() -> None:
+    images = make_images((40, 30, 20))
+    config = make_config(SKETCH, {**TINY["sketch"], "rounds": 1})
+    bank = SKETCH.layout(config).random_bank(images.spec)
+    first, second = (Round(bank, torch.full((3, bank.numbers + 1), value)) for value in (3.0, 6.0))
+    both, last = (
+        Released(rounds, [0.2, 0.8], config.total_weight, len(images)).of_kinds(CPU)
+        for rounds in ([first, second], [second])
+    )
+    assert [target.weight for target in both] == [target.weight for target in last]
+    for one, other in zip(both, last, strict=True):
+        torch.testing.assert_close(one.means, other.means)
 
 
 def test_a_class_without_a_credible_count_is_not_divided_by_zero() -> None:

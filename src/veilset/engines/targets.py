@@ -32,9 +32,7 @@ class Released:
         return self._counts(self.rounds[-1].sums).reshape(-1, self.kinds)
 
     def of_kinds(self, device: torch.device) -> list[Target]:
-        """Mean features of each kind of a class; by the last round alone, because others have other kinds or none."""
-        if self.kinds == 1:
-            return self.of_classes(device)
+        """Mean features of each kind of a class, by the last round alone: others know no kinds, and have more noise."""
         last = self.rounds[-1]
         return self._targets(last, last.sums, 1.0, device)
 
