@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,3 +28,11 @@ class Bench:
     def device_name(self) -> str:
         shared = f", {self.at_once} fits at once" if self.at_once > 1 else ""
         return results.device_name(self.device) + shared
+
+
+def setting(words: str) -> tuple[str, str]:
+    """NAME=VALUE of an option --set."""
+    name, equals, value = words.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {words!r}")
+    return name, value

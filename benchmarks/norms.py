@@ -25,6 +25,7 @@ import datasets
 import results
 import torch
 import torch.nn.functional as F
+from bench import setting
 from torch import Tensor
 
 import veilset
@@ -194,7 +195,7 @@ def of_gan(dataset: str, options: argparse.Namespace, folder: Path, device: torc
 
 def of_gs_wgan(dataset: str, options: argparse.Namespace, folder: Path, device: torch.device) -> Norms:
     started = time.perf_counter()
-    settings = {**dict(pair.split("=", 1) for pair in options.set), "steps": options.steps}
+    settings = {**dict(options.set), "steps": options.steps}
     model = veilset.fit(
         datasets.load(dataset, "train"), method="gs-wgan", epsilon=10.0, accounting="published",
         allow_published_accounting=True, out=folder, device=device, **settings,
@@ -223,8 +224,9 @@ def record(norms: Norms, options: argparse.Namespace, device: str) -> None:
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=4000, help="of either generator")
+    small = [("shards", "200"), ("warm_up", "500")]
     parser.add_argument(
-        "--set", nargs="*", default=["shards=200", "warm_up=500"], metavar="NAME=VALUE", help="options of gs-wgan"
+        "--set", nargs="*", type=setting, default=small, metavar="NAME=VALUE", help="options of gs-wgan"
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=results.RESULTS)

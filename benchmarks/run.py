@@ -27,7 +27,7 @@ from typing import Any
 
 import datasets
 import results
-from bench import PARTIAL, Bench
+from bench import PARTIAL, Bench, setting
 from jobs import Job, run_jobs
 from measure import combined, protocol
 from rows import Row, read_suite
@@ -159,8 +159,7 @@ def add_line(row: Row, metric: str, words: str, seeds: list[dict[str, Any]], ben
 def row_from(options: argparse.Namespace) -> Row:
     names = ("method", "dataset", "epsilon", "delta", "adjacency", "unit", "images_per_user", "accounting", "metrics")
     given = {name: getattr(options, name) for name in (*names, "seeds", "number", "extractor")}
-    settings = dict(pair.split("=", 1) for pair in options.set)
-    return Row(**given, settings=settings)
+    return Row(**given, settings=dict(options.set))
 
 
 def parse(words: list[str] | None) -> argparse.Namespace:
@@ -178,7 +177,9 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--number", type=int, default=60000, help="synthetic images that are judged")
     parser.add_argument("--metrics", nargs="+", default=["gen2real/cnn"])
     parser.add_argument("--extractor", default="auto", help="of metrics that compare features")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the method")
+    parser.add_argument(
+        "--set", nargs="*", type=setting, default=[], metavar="NAME=VALUE", help="options of the method"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="fits and figures side by side")
     parser.add_argument("--again", action="store_true", help="measure rows that results.jsonl already has, too")
@@ -190,8 +191,6 @@ def parse(words: list[str] | None) -> argparse.Namespace:
         parser.error("give --suite, or --method and --dataset")
     if options.at_once < 1:
         parser.error("--at-once takes a number from 1")
-    if any("=" not in pair for pair in options.set):
-        parser.error("--set takes NAME=VALUE")
     return options
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import results
 import torch
+from bench import setting
 
 import veilset
 from veilset.api import pick_device
@@ -65,12 +66,14 @@ def main() -> None:
     parser.add_argument("--method", required=True)
     parser.add_argument("--dataset", required=True)
     parser.add_argument("--epsilon", type=float, required=True)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the method")
+    parser.add_argument(
+        "--set", nargs="*", type=setting, default=[], metavar="NAME=VALUE", help="options of the method"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     parser.add_argument("--commit", help="where there is no git checkout")
     options = parser.parse_args()
-    device, settings = pick_device(options.device), dict(pair.split("=", 1) for pair in options.set)
+    device, settings = pick_device(options.device), dict(options.set)
     images = veilset.load(options.dataset)
     reference, seconds = reference_convolution(device), []
     for seed in range(3):
