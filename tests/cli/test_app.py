@@ -20,6 +20,7 @@ from PIL import Image
 
 from veilset.cli import app as command_line
 from veilset.methods.base import all_methods
+from veilset.version import __version__
 
 TINY = ["--steps", "3", "--frequencies", "8", "--hidden-size", "8", "--map-channels", "8"]
 Cli = Callable[..., tuple[int, str, str]]
@@ -230,7 +231,7 @@ def test_more_samples_than_a_set_has_images_are_a_warning(
 def test_samples_follow_a_declared_mix_and_npz_is_written(cli: Cli, photos: Path, tmp_path: Path) -> None:
     fitted(cli, photos, tmp_path / "a")
     out = tmp_path / "s.npz"
-    assert cli("sample", tmp_path / "a", "-n", "8", "--mix", "cat=3,dog=1", "--format", "npz", "--out", out)[0] == 0
+    assert cli("sample", tmp_path / "a", "-n", "8", "--mix", "cat=3,dog=1", "--out", out)[0] == 0
     assert np.bincount(np.load(out)["y"]).tolist() == [6, 2]
 
 
@@ -238,13 +239,21 @@ def test_samples_that_could_not_be_written_are_not_drawn(
     cli: Cli, photos: Path, finished_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("veilset.model.Model.sample", full_disk)
+    archive = tmp_path / "s.npz"
+    archive.touch()
     for words, expected in (
         (["--out", photos], "new or empty"),
-        (["--format", "npz", "--out", tmp_path / "s"], "ends in .npz"),
+        (["--out", archive], "a new file"),
     ):
         code, _, err = cli("sample", finished_runs["dp-merf"], *words)
         assert code == 2
         assert expected in err
+
+
+def test_the_version_is_shown(cli: Cli) -> None:
+    code, out, _ = cli("--version")
+    assert code == 0
+    assert out == f"veilset {__version__}\n"
 
 
 WRONG = {

@@ -48,3 +48,10 @@ def test_a_file_of_the_user_is_not_replaced(cli: Cli, copy_of_run: Callable[...,
     assert code == 2
     assert "another path" in err
     assert (tmp_path / "thesis.html").read_text() == "mine"
+
+
+def test_a_page_with_another_suffix_is_refused(cli: Cli, copy_of_run: Callable[..., Path], tmp_path: Path) -> None:
+    code, _, err = cli("compare", copy_of_run(), "--out", tmp_path / "page.pdf")
+    assert code == 2
+    assert "expected a page as .html" in err
+    assert not (tmp_path / "page.pdf").exists()

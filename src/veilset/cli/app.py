@@ -6,7 +6,7 @@ import logging
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -61,6 +61,7 @@ from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
 from veilset.run_folder import RunFolder
+from veilset.version import __version__
 
 ORDER = (
     *("plan", "fit", "sample", "evaluate", "report", "compare", "export", "verify", "budget", "methods"),
@@ -89,6 +90,21 @@ app.command()(compare)
 app.command(context_settings=METHOD_OPTIONS)(sketch)
 app.command(context_settings=METHOD_OPTIONS)(synthesize)
 app.command(context_settings=METHOD_OPTIONS)(continual)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"veilset {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -199,23 +215,23 @@ def fit(
 @app.command()
 def sample(
     source: Release,
-    out: Annotated[Path, typer.Option(help="Folder of images, or an .npz file with --format npz.")],
+    out: Annotated[Path, typer.Option(help="Folder of images, or an archive where the name ends in .npz.")],
     number: Annotated[int, typer.Option("--number", "-n", help="How many images.")] = 1000,
-    format: Annotated[Literal["folder", "npz"], typer.Option(help="What to write.")] = "folder",
     mix: Annotated[str | None, typer.Option(help="Shares of the classes, e.g. cat=3,dog=1; even by default.")] = None,
     seed: Seed = 0,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Draw synthetic images. Costs no privacy, however often."""
-    check_writable(out, archive=format == "npz")
+    archive = out.suffix == ".npz"
+    check_writable(out, archive=archive)
     with Show(quiet) as show:
         model = from_pretrained(source)
         shares = parse_mix(mix)
         if model.size is not None and number > model.size:
             show.warn(f"this model is a set of {model.size} images: of {number} most are repetitions")
         images = model.sample(number, seed=seed, mix=shares, device=api.pick_device(device), progress=show.progress)
-        if format == "npz":
+        if archive:
             write_npz(images, out)
         else:
             write_folder(images, out, progress=lambda done, total: show.progress("writing", done, total))

@@ -32,6 +32,8 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
 
 
 def _check_out(out: Path) -> None:
+    if out.suffix != ".html":
+        raise ConfigError("a page as .html", f"{out.name}", "Choose another name for --out.")
     if (out.parent / "manifest.json").exists():
         raise ConfigError("a page outside of a release", f"{out}", "A file more would break it: choose another folder.")
     if not os.path.isdir(out.parent):
