@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from veilset.data.spec import ImageSpec
-from veilset.nets.generators import ConvGenerator, DoublingConv
+from veilset.nets.generators import ConvGenerator, DoublingConv, UpsamplingGenerator
 from veilset.randomness import initialise, named_generator
 
 
@@ -82,3 +82,18 @@ def test_a_doubling_convolution_is_a_convolution_of_doubled_pixels(height: int, 
     maps = torch.randn(2, 3, height, width, generator=named_generator(0, "maps"))
     plain = F.conv2d(F.interpolate(maps, scale_factor=2.0), layer.weight, layer.bias, padding=1)
     torch.testing.assert_close(layer(maps), plain)
+
+
+@pytest.mark.parametrize(
+    ("overshoot", "logit", "level"), [(0.25, -2.0, 0.0), (0.25, 2.0, 1.0), (0.25, 0.0, 0.5), (0.0, -2.0, 0.119)]
+)
+def test_a_generator_that_overshoots_shows_pure_black_and_white(overshoot: float, logit: float, level: float) -> None:
+    spec = ImageSpec(height=8, width=8, channels=1, class_names=("a", "b"))
+    generator = UpsamplingGenerator(spec, latent_size=2, channels=4, overshoot=overshoot).eval()
+    last = generator.to_image[-1]
+    assert isinstance(last, torch.nn.Conv2d)
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.fill_(logit)
+        images = generator(torch.zeros(2, 2), torch.tensor([0, 1]))
+    torch.testing.assert_close(images, torch.full_like(images, level), atol=1e-3, rtol=0)

@@ -50,6 +50,8 @@ ROW_VALUES = 1 << 24
 """Numbers in the rows of one batch: bounds the memory of a pass, whatever the bank."""
 MOST_ROWS = 1 << 27
 """Numbers of the rows by which kinds are told apart: half a gigabyte."""
+OVERSHOOT = 0.25
+"""Of the generator beyond black and white: backgrounds are black after thousands of steps, not after millions."""
 EFFECTIVE_NUMBERS = 200
 """Directions in which mean features of image classes differ noticeably; a forecast needs no more than its order."""
 
@@ -195,8 +197,9 @@ def rows_at_once(bank: Measurement) -> int:
 
 def generator_of(config: SketchConfig, spec: ImageSpec, kinds: int) -> UpsamplingGenerator:
     return UpsamplingGenerator(
-        spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter), kinds=kinds
-    )
+        spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter), kinds=kinds,
+        overshoot=OVERSHOOT,
+    )  # fmt: skip
 
 
 def synthesise(config: SketchConfig, released: Released, context: OpenContext, *, steps: int) -> UpsamplingGenerator:
