@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from veilset.artifact import Privacy, privacy_bytes, write_release
-from veilset.data import check_writable, write_folder, write_npz
+from veilset.data import check_writable, is_archive, write_images
 from veilset.data.spec import ImageSet, to_bytes
 from veilset.engines.sketch_settings import SketchConfig, clear_kinds
 from veilset.engines.targets import Released
@@ -99,7 +99,7 @@ def synthesize_images(
     claim_path = out.with_name(f"{out.name}.privacy.json")
     if claim_path.exists():
         raise ConfigError("a new name for images and claim", f"{claim_path} exists", "Choose another name.")
-    check_writable(out, archive=out.suffix == ".npz")
+    check_writable(out, archive=is_archive(out))
     pixels = match_pixels(
         _released(sketch).of_classes(torch.device(device)), sketch.spec, per_class=per_class, steps=config.steps,
         networks_per_step=config.networks_per_step,
@@ -108,10 +108,7 @@ def synthesize_images(
     )  # fmt: skip
     labels = torch.arange(sketch.spec.num_classes).repeat_interleave(per_class)
     images = ImageSet(spec=sketch.spec, pixels=to_bytes(pixels).cpu(), labels=labels)
-    if out.suffix == ".npz":
-        write_npz(images, out)
-    else:
-        write_folder(images, out)
+    write_images(images, out)
     write_atomically(claim_path, privacy_bytes(_unpublished(sketch)))
     return sketch
 

@@ -53,7 +53,7 @@ from veilset.cli.plans import describe, reading, resumable
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
-from veilset.data import KNOWN_NAMES, check_writable, inspect, write_folder, write_npz
+from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
 from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism
@@ -223,18 +223,14 @@ def sample(
     quiet: Quiet = False,
 ) -> None:
     """Draw synthetic images. Costs no privacy, however often."""
-    archive = out.suffix == ".npz"
-    check_writable(out, archive=archive)
+    check_writable(out, archive=is_archive(out))
     with Show(quiet) as show:
         model = from_pretrained(source)
         shares = parse_mix(mix)
         if model.size is not None and number > model.size:
             show.warn(f"this model is a set of {model.size} images: of {number} most are repetitions")
         images = model.sample(number, seed=seed, mix=shares, device=api.pick_device(device), progress=show.progress)
-        if archive:
-            write_npz(images, out)
-        else:
-            write_folder(images, out, progress=lambda done, total: show.progress("writing", done, total))
+        write_images(images, out, progress=lambda done, total: show.progress("writing", done, total))
     show.say(f"wrote {number} images to {out}\n{model.claim.summary}")
     result({"out": str(out), "number": number, "claim": model.claim.summary})
 

@@ -13,6 +13,19 @@ from veilset.errors import ConfigError, DataError
 from veilset.files import require_new_file
 
 
+def is_archive(out: Path) -> bool:
+    """Whether images written to ``out`` become one file, by its name."""
+    return out.suffix == ".npz"
+
+
+def write_images(images: ImageSet, out: Path, progress: Progress | None = None) -> None:
+    """`write_npz` or `write_folder`, by the name of ``out``."""
+    if is_archive(out):
+        write_npz(images, out)
+    else:
+        write_folder(images, out, progress)
+
+
 def check_writable(out: Path, *, archive: bool) -> None:
     """Refuses what `write_npz` (an archive) or `write_folder` would refuse, before there are images to write."""
     if archive:
@@ -36,7 +49,7 @@ def write_folder(images: ImageSet, out: Path | str, progress: Progress | None = 
         folders = [out / name for name in images.spec.class_names]
         for folder in folders:
             folder.mkdir(parents=True)  # also fails where two names differ by case only and the disk ignores case
-        _write_images(images, folders, progress)
+        _write_files(images, folders, progress)
     except OSError as error:
         raise _unwritable(out, error) from error
 
@@ -48,7 +61,7 @@ def _check_empty(out: Path) -> None:
         raise DataError("a new or empty folder", f"{out} exists and is not one", "Choose another folder.")
 
 
-def _write_images(images: ImageSet, folders: list[Path], progress: Progress | None) -> None:
+def _write_files(images: ImageSet, folders: list[Path], progress: Progress | None) -> None:
     written = [0] * len(folders)
     pixels, labels, valid = images.pixels.cpu().numpy(), images.labels.tolist(), images.valid.tolist()
     for row, label in enumerate(labels):
@@ -75,7 +88,7 @@ def write_npz(images: ImageSet, path: Path | str) -> None:
 
 
 def _check_suffix(path: Path) -> None:
-    if path.suffix != ".npz":
+    if not is_archive(path):
         raise ConfigError("a file name that ends in .npz", f"{path.name}", f"For example {path.stem}.npz.")
 
 

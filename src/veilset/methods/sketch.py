@@ -1,10 +1,10 @@
 """Sketch: measure once, synthesise for ever.
 
 Released in each round, once: for every class the sum over its images of the unit features of a bank of small networks
-and of the shares of tones by place, and in the first round, as one more coordinate, a weighted record count, with
-Gaussian noise. Everything else is post-processing: a conditional generator is trained until the mean features of its
-images are the released ones. The networks of the first round are random; those of later rounds were trained on the
-synthetic images of the round before.
+and of the shares of tones by place, and, as one more coordinate, a weighted record count, with Gaussian noise.
+Everything else is post-processing: a conditional generator is trained until the mean features of its images are the
+released ones. The networks of the first round are random; those of later rounds were trained on the synthetic images
+of the round before.
 Unit of privacy: one record (or one user with a cap).
 Why the bound holds: an image's row is all its measurements side by side, scaled by the kernel to length 1 whatever the
 networks are; it enters the sum of its own class only; with the count of weight w its length is sqrt(1 + w^2). They are

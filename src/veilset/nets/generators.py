@@ -109,7 +109,7 @@ class UpsamplingGenerator(nn.Module):
         maps = self.to_map(torch.cat([latents, one_hot], dim=1)).reshape(-1, *self.map_shape)
         maps = self.map_norm(maps.contiguous(memory_format=torch.channels_last)).relu()
         images = self.to_image(maps).float().sigmoid()[:, :, : self.spec.height, : self.spec.width]
-        return (images * (1 + 2 * self.overshoot) - self.overshoot).clamp(0, 1)
+        return (images * (1 + 2 * self.overshoot) - self.overshoot).clamp(0, 1) if self.overshoot else images
 
     def latents(self, count: int, generator: torch.Generator) -> Tensor:
         return torch.randn(count, self.latent_size, generator=generator, device=generator.device)
