@@ -288,6 +288,17 @@ def test_wrong_arguments_are_explained_and_lose_nothing(cli: Cli, photos: Path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["unknown method", "no epsilon", "delta one", "unknown option", "option out of range"])
+@pytest.mark.parametrize("verb", ["fit", "continual"])
+def test_wrong_options_are_refused_before_any_image_is_looked_for(
+    cli: Cli, tmp_path: Path, name: str, verb: str
+) -> None:
+    words, expected = WRONG[name]
+    code, _, err = cli(verb, tmp_path / "nowhere", "--out", tmp_path / "run", *words)
+    assert code == 2
+    assert expected in err.replace("\n", " ")
+
+
 def test_output_folders_are_never_overwritten(cli: Cli, photos: Path, tmp_path: Path) -> None:
     fitted(cli, photos, tmp_path / "a")
     before = sorted(path.name for path in (tmp_path / "a").rglob("*"))
@@ -368,6 +379,18 @@ def test_the_same_command_with_resume_is_accepted_and_other_options_are_not(
         code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume", *other)
         assert code == 2
         assert other[0].strip("-") in err
+
+
+def test_options_beside_a_plan_are_understood_together_with_those_of_the_plan(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    turns = ["--method", "gs-wgan", "--epsilon", "1", "--teachers", "in-turn", "--schedule", "round-robin"]
+    assert cli("plan", photos, *turns, "--out", tmp_path / "plan.json")[0] == 0
+    for schedule, complaint in (("round-robin", "nowhere"), ("uniform", "other values for schedule")):
+        words = ["--plan", tmp_path / "plan.json", "--schedule", schedule, "--out", tmp_path / "run"]
+        code, _, err = cli("fit", tmp_path / "nowhere", *words)
+        assert code == 2
+        assert complaint in err
 
 
 def test_a_cap_per_user_at_record_level_is_refused(cli: Cli, photos: Path) -> None:

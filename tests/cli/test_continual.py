@@ -53,6 +53,13 @@ def test_the_way_of_the_docs_from_photos_to_a_verified_export(cli: Cli, photos: 
     assert cli("sample", course / "tasks" / "2", "-n", "4", "--out", tmp_path / "images")[0] == 0
 
 
+def test_classes_of_no_task_are_named(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    tasks = ["--tasks", "dog,fish", "--declared-sizes", "10"]
+    code, _, err = cli("continual", photos, "--epsilon", "1", *TINY, *tasks, "--out", tmp_path / "course")
+    assert code == 0, err
+    assert "not learned   bird, cat: in none of the tasks" in err
+
+
 def test_public_images_do_not_make_the_test_images_public(cli: Cli, photos: Path, tmp_path: Path) -> None:
     test = some_photos(tmp_path / "test", 1)
     words = ["continual", photos, "--epsilon", "1", *TINY, *TASKS, *JUDGES, "--test", test, "--benchmark", "mine"]

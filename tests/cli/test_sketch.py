@@ -99,6 +99,13 @@ def test_what_is_typed_wrongly_is_told(
     assert not (tmp_path / "out" / "release").exists()
 
 
+@pytest.mark.parametrize("words", [[], ["--epsilon", "1", "--networks", "0"], ["--epsilon", "1", "--steps", "3"]])
+def test_wrong_options_are_refused_before_any_image_is_looked_for(words: list[str], cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("sketch", tmp_path / "nowhere", *words, "--out", tmp_path / "out")
+    assert code == 2
+    assert "nowhere" not in err
+
+
 def test_merge_takes_sketches_and_nothing_else(cli: Cli, photos: Path, tmp_path: Path) -> None:
     for words in (["a", "b", "--epsilon", "1"], ["a", "b", "--networks", "2"], ["a"], [photos, photos]):
         assert cli("sketch", "merge", *words, "--out", tmp_path / "c")[0] == 2

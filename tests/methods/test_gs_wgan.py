@@ -459,7 +459,7 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     [
         {"shards": 0}, {"steps": 0}, {"images_per_step": 0}, {"critic": "deep"}, {"critic_width": 0}, {"warm_up": -1},
         {"teachers": "none"}, {"schedule": "by name"}, {"learning_rate": 0.0}, {"learning_rate": float("nan")},
-        {"jitter": "wild"}, {"frequencies": 0}, {"latent_size": 0}, {"pool": 0},
+        {"jitter": "wild"}, {"frequencies": 0}, {"latent_size": 0}, {"pool": 0}, {"schedule": "round-robin"},
     ],
     ids=str,
 )  # fmt: skip

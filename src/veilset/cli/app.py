@@ -43,6 +43,7 @@ from veilset.cli.options import (
     Strict,
     UnitOf,
     check_agrees,
+    check_request,
     method_options,
     open_images,
     parse_mix,
@@ -56,7 +57,7 @@ from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
 from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
-from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism
+from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism, get_method
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
@@ -191,6 +192,8 @@ def fit(
     stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
     if stored is not None:
         check_agrees(stored, context)
+    else:
+        check_request(context, get_method(method), method_options(context))
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             source, show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,

@@ -23,6 +23,7 @@ from veilset.cli.options import (
     Source,
     Strict,
     UnitOf,
+    check_request,
     method_options,
     parse_names,
     read_images,
@@ -33,8 +34,9 @@ from veilset.courses.course import SPLITS, Course, course_for
 from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges
-from veilset.data import KNOWN_NAMES
+from veilset.data import KNOWN_NAMES, ImageSpec
 from veilset.errors import ConfigError
+from veilset.methods.base import get_mechanism
 from veilset.privacy.bounds import Adjacency, Unit
 
 TASKS = (
@@ -82,15 +84,17 @@ def continual(
     reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "strict": strict}
     if test is None and test_benchmark is not None:
         raise ConfigError("--test-benchmark together with --test", "no --test", "Name the images, or drop the option.")
+    options, wanted, sizes = method_options(context), _tasks(tasks), _sizes(declared_sizes)
+    check_request(context, get_mechanism(method), options)
     with Show(quiet) as show, resumable(CourseFolder(out).note):
         names = parse_names(class_names)
         images = read_images(source, show, split="train", class_names=names, benchmark=benchmark, **reading)
         course = course_for(
-            images, method=method, epsilon=epsilon, tasks=_tasks(tasks), declared_sizes=_sizes(declared_sizes),
-            delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit), seed=seed, **method_options(context),
+            images, method=method, epsilon=epsilon, tasks=wanted, declared_sizes=sizes, delta=delta,
+            adjacency=Adjacency(adjacency), unit=Unit(unit), seed=seed, **options,
         )  # fmt: skip
         if not resume:
-            describe(course, show)
+            describe(course, images.spec, show)
         name = test or (source if source in KNOWN_NAMES else None)
         real = None
         if name is not None:
@@ -103,7 +107,7 @@ def continual(
     _tell(learned, out, show)
 
 
-def describe(course: Course, show: Show) -> None:
+def describe(course: Course, spec: ImageSpec, show: Show) -> None:
     """A course in lines for people, before anything is spent."""
     show.say(f"method        {course.method}, {'a classifier' if course.classifies else 'images'}, task after task")
     show.say(
@@ -112,6 +116,9 @@ def describe(course: Course, show: Show) -> None:
     )
     for number, task in enumerate(course.partition.tasks, start=1):
         show.say(f"task {number}        {', '.join(task.classes)}; declared size {task.declared_size}")
+    unused = [name for name in spec.class_names if name not in course.partition.class_names]
+    if unused:
+        show.say(f"not learned   {', '.join(unused)}: in none of the tasks")
     first = course.plans[0]
     show.say(f"released      for each task, {first.forecast.released}")
     seconds = sum(plan.forecast.seconds for plan in course.plans)

@@ -12,8 +12,8 @@ import typer
 from veilset.console import Show
 from veilset.data import KNOWN_NAMES, Images, ImageSet, load, stream
 from veilset.errors import ConfigError
-from veilset.methods.base import get_method, make_config
-from veilset.methods.plan import Accounting, Plan
+from veilset.methods.base import Mechanism, get_method, make_config
+from veilset.methods.plan import Accounting, Plan, requested_config
 
 Opened = TypeVar("Opened", bound=Images)
 HELP_LINE = "`veilset methods NAME` lists a method's options."
@@ -101,6 +101,15 @@ def parse_mix(text: str | None) -> dict[str, float] | None:
         raise ConfigError("--mix like cat=3,dog=1", f"{text!r}", "Give a number for each class.") from error
 
 
+def check_request(context: typer.Context, method: Mechanism, options: dict[str, Any]) -> None:
+    """Refuses what is wrong whatever the images are, before a large folder of them is read."""
+    params = context.params
+    requested_config(
+        method, epsilon=params["epsilon"], delta=params["delta"], accounting=params.get("accounting", "proven"),
+        settings=options,
+    )  # fmt: skip
+
+
 def check_agrees(plan: Plan, context: typer.Context, options: dict[str, str] | None = None) -> None:
     """Refuses options typed beside a stored plan that say something else: a plan is run as it was made."""
     facts = plan.facts
@@ -111,7 +120,7 @@ def check_agrees(plan: Plan, context: typer.Context, options: dict[str, str] | N
     }  # fmt: skip
     other = [name for name in stored if typed(context, name) and context.params[name] != stored[name]]
     options = method_options(context) if options is None else options
-    config = asdict(make_config(get_method(plan.method), options))
+    config = asdict(make_config(get_method(plan.method), {**plan.config, **options}))
     other += [name for name in options if config[name] != plan.config[name]]
     if other:
         raise ConfigError(

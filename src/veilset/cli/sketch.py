@@ -27,6 +27,7 @@ from veilset.cli.options import (
     Strict,
     UnitOf,
     check_agrees,
+    check_request,
     method_options,
     open_images,
     parse_names,
@@ -38,6 +39,7 @@ from veilset.console import Show, result
 from veilset.data import Images
 from veilset.errors import ConfigError
 from veilset.merging import merge
+from veilset.methods.base import get_method
 from veilset.methods.plan import Plan
 from veilset.run_folder import RunFolder
 from veilset.sketch_release import SketchRelease
@@ -74,7 +76,9 @@ def sketch(
     stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
     if stored is not None:
         check_agrees(stored, context, options)
-    goal = SketchGoal() if resume else _goal(after, features)
+    goal = SketchGoal() if resume else _goal(after, features, options)
+    if stored is None:
+        check_request(context, get_method("sketch"), sketch_settings(options))
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             plain[0], show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,
@@ -119,9 +123,11 @@ def synthesize(
     result({"out": str(out), "claim": claim.to_json()})
 
 
-def _goal(after: Path | None, features: Path | None) -> SketchGoal:
+def _goal(after: Path | None, features: Path | None, options: dict[str, str]) -> SketchGoal:
     if (after is None) != (features is None):
         raise ConfigError("--after together with --features", "one of them", "`synthesize --features-out` makes those.")
+    if after is not None and options:
+        raise ConfigError("no options of a first sketch", ", ".join(options), "They follow from --after.")
     return SketchGoal() if after is None or features is None else SketchGoal.after(after, features)
 
 
@@ -131,8 +137,6 @@ def _planned(context: typer.Context, goal: SketchGoal, images: Images, options: 
     terms = {name: context.params[name] for name in names}
     settings: dict[str, Any] = sketch_settings(options)
     if goal.before is not None:
-        if options:
-            raise ConfigError("no options of a first sketch", ", ".join(options), "They follow from --after.")
         facts = goal.before.facts
         first = {
             "delta": goal.before.claim.delta, "adjacency": facts.adjacency, "unit": facts.unit,

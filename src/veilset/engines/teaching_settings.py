@@ -59,6 +59,8 @@ class TeachingSettings:
         for name, known in (("critic", CRITICS), ("teachers", TEACHERS), ("schedule", get_args(Schedule))):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} {' or '.join(known)}", f"{getattr(self, name)!r}", "Correct the option.")
+        if self.turns == "round-robin" and not self.in_turn:
+            raise ConfigError("schedule for critics in turn", "critics together", "Drop it: all answer in every step.")
         jitter_of(self.jitter)
 
     @property

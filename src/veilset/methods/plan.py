@@ -134,12 +134,9 @@ def plan_mechanism(
         epsilon: the target; has no default on purpose, and is None only with accounting "none".
         settings: options of the method's Config by name.
     """
-    if accounting not in get_args(Accounting):
-        choices = get_args(Accounting)
-        raise ConfigError(f"accounting {', '.join(choices)}", f"{accounting!r}", nearest(accounting, choices))
+    config = requested_config(method, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings)
     _check_sizes(facts, delta)
     published, given = accounting == "published", facts.adjacency
-    config = make_config(method, settings or {}, published=published)
     if published:
         facts = replace(facts, adjacency=method.published_adjacency)
     multiplier = _noise_multiplier(method, config, facts, epsilon, delta, accounting)
@@ -164,6 +161,34 @@ def plan_mechanism(
         seed=seed,
         warnings=(*_warnings(facts, delta, forecast, accounting, given), *cautions_of(method, config, facts)),
     )
+
+
+def requested_config(
+    method: Mechanism,
+    *,
+    epsilon: float | None,
+    delta: float,
+    accounting: Accounting,
+    settings: Mapping[str, Any] | None = None,
+) -> Any:
+    """The configuration a plan begins with.
+
+    Raises: ConfigError for all that is wrong whatever the images are, so that nobody reads a large folder first.
+    """
+    if accounting not in get_args(Accounting):
+        choices = get_args(Accounting)
+        raise ConfigError(f"accounting {', '.join(choices)}", f"{accounting!r}", nearest(accounting, choices))
+    config = make_config(method, settings or {}, published=accounting == "published")
+    if accounting == "none":
+        return config
+    if epsilon is None:
+        raise ConfigError("an epsilon", "none", "Pass --epsilon; it has no default because only you can choose it.")
+    check_target(epsilon, delta)
+    if accounting == "proven" and (reason := unproven_by(method, config)) is not None:
+        raise ConfigError(
+            "settings with a proof", reason, "Leave them out, or see what they do with --accounting published or none."
+        )
+    return config
 
 
 def _check_sizes(facts: PublicFacts, delta: float) -> None:
@@ -197,15 +222,9 @@ def _noise_multiplier(
 ) -> float:
     if accounting == "none":
         return 1.0  # recorded, never used: the door is given a source of zeros
-    if epsilon is None:
-        raise ConfigError("an epsilon", "none", "Pass --epsilon; it has no default because only you can choose it.")
-    check_target(epsilon, delta)
+    assert epsilon is not None  # or `requested_config` had refused it
     if accounting == "published":
         return method.published_noise(config, facts, epsilon, delta)
-    if (reason := unproven_by(method, config)) is not None:
-        raise ConfigError(
-            "settings with a proof", reason, "Leave them out, or see what they do with --accounting published or none."
-        )
 
     def everything(multiplier: float) -> Event:
         return Composed((method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)))
