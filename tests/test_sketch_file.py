@@ -15,7 +15,7 @@ from veilset.errors import ArtifactError, ConfigError
 from veilset.nets.feature_bank import FeatureBank
 from veilset.nets.kinds import Kinds
 from veilset.nets.measurement import PROTOTYPES, Measurement
-from veilset.nets.mixed_features import MixedBank
+from veilset.nets.mixed_features import MIXTURES, MixedBank
 from veilset.nets.tone_bank import ToneBank
 from veilset.randomness import named_generator
 from veilset.sketch_file import (
@@ -37,12 +37,12 @@ FIRST, SECOND = (f"networks.networks.weight_{block}" for block in range(2))
 
 def networks(count: int = 3, width: int = 4) -> Measurement:
     bank = MixedBank(FeatureBank.draw(SPEC, count, width, named_generator(0, "test")))
-    prototypes = torch.randint(-99, 99, (2, 2, count * 9 * width + TONES), generator=named_generator(0, "prototypes"))
+    prototypes = torch.randint(-99, 99, (2, 2, count * MIXTURES + TONES), generator=named_generator(0, "prototypes"))
     return Measurement(bank, ToneBank(1), 0.1, Kinds(prototypes))
 
 
 def some_rounds() -> list[Round]:
-    first, second = torch.randn(2, 54 + TONES + 1), torch.randn(4, 108 + TONES + 1)
+    first, second = torch.randn(2, 54 + TONES + 1), torch.randn(4, 3 * MIXTURES + TONES + 1)
     return [Round(LAYOUT.random_bank(SPEC), first), Round(networks(), second)]
 
 

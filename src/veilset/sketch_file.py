@@ -21,6 +21,7 @@ from veilset.errors import ArtifactError, ConfigError
 from veilset.nets.feature_bank import MAP, WEIGHT_TOP, WIDEST, FeatureBank, shapes
 from veilset.nets.kinds import GRID
 from veilset.nets.measurement import PROTOTYPES, Measurement
+from veilset.nets.mixed_features import MIXTURES
 from veilset.nets.tone_bank import ToneBank
 from veilset.randomness import named_generator
 
@@ -75,10 +76,15 @@ class Layout:
     def rounds(self) -> tuple[tuple[int, int, int], ...]:
         return ((self.networks, self.width, 1), *self.later)
 
+    def row_lengths(self, spec: ImageSpec) -> list[int]:
+        """Numbers that each round measures of an image."""
+        first = self.networks * MAP * MAP * self.width + ToneBank(spec.channels).length
+        return [first, *(later_row_length(spec, count) for count, _, _ in self.later)]
+
     def check_size(self, spec: ImageSpec) -> None:
         """Refuses what nobody could hold in memory."""
-        for count, width, kinds in self.rounds:
-            numbers = row_length(spec, count, width) * spec.num_classes * kinds
+        for (count, width, kinds), row in zip(self.rounds, self.row_lengths(spec), strict=True):
+            numbers = row * spec.num_classes * kinds
             weights = sum(math.prod(shape) for shape in shapes(spec, count, width))
             if numbers > MAX_VALUES or weights > MAX_WEIGHTS:
                 raise ConfigError(
@@ -91,9 +97,9 @@ class Layout:
         """Every tensor of the file, by name."""
         self.check_size(spec)
         tensors: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for number, (count, width, kinds) in enumerate(self.rounds):
-            columns = row_length(spec, count, width) + 1
-            tensors[f"round.{number}.sums"] = (torch.float32, (spec.num_classes * kinds, columns))
+        for number, row in enumerate(self.row_lengths(spec)):
+            count, width, kinds = self.rounds[number]
+            tensors[f"round.{number}.sums"] = (torch.float32, (spec.num_classes * kinds, row + 1))
             if number > 0:
                 networks = _network_shapes(spec, count, width, kinds)
                 tensors.update({f"round.{number}.{name}": shape for name, shape in networks.items()})
@@ -115,9 +121,9 @@ class Layout:
         return cls(**{name: value[name] for name in names}, later=tuple(tuple(one) for one in value["later"]))
 
 
-def row_length(spec: ImageSpec, count: int, width: int) -> int:
-    """Numbers that a round with these networks measures of an image."""
-    return count * MAP * MAP * width + ToneBank(spec.channels).length
+def later_row_length(spec: ImageSpec, count: int) -> int:
+    """Numbers that a round with `count` trained networks measures of an image."""
+    return count * MIXTURES + ToneBank(spec.channels).length
 
 
 def sketch_bytes(layout: Layout, spec: ImageSpec, tensors: Mapping[str, Tensor]) -> bytes:
@@ -194,8 +200,9 @@ def _network_shapes(
         f"networks.networks.weight_{block}": (torch.int8, shape)
         for block, shape in enumerate(shapes(spec, count, width))
     }
-    centres = {name: (torch.float32, (count, MAP * MAP * width)) for name in CENTRES}
-    prototypes = {PROTOTYPES: (torch.int16, (spec.num_classes, kinds, row_length(spec, count, width)))}
+    sizes = (MAP * MAP * width, MIXTURES)
+    centres = {name: (torch.float32, (count, size)) for name, size in zip(CENTRES, sizes, strict=True)}
+    prototypes = {PROTOTYPES: (torch.int16, (spec.num_classes, kinds, later_row_length(spec, count)))}
     return {**weights, **centres, **(prototypes if kinds > 1 else {})}
 
 

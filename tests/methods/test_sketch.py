@@ -15,6 +15,7 @@ from veilset.engines.targets import Released
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.methods.sketch import Round, SketchConfig
+from veilset.nets.mixed_features import MIXTURES
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.gaussian import gaussian_mu
@@ -53,10 +54,9 @@ def test_networks_of_the_second_round_are_seen_from_the_middle_of_synthetic_imag
     config = make_config(SKETCH, TINY["sketch"])
     kept = run_world(SKETCH, config, facts_of(images), images)
     first, second = kept.captures
-    length = 9 * config.width
     tones = 7 * 7 * 25
-    assert first.values.shape == (3, config.networks * length + tones + 1), "with a count"
-    assert second.values.shape == (3 * config.kinds, config.trained_networks * length + tones + 1)
+    assert first.values.shape == (3, config.networks * 9 * config.width + tones + 1), "with a count"
+    assert second.values.shape == (3 * config.kinds, config.trained_networks * MIXTURES + tones + 1)
 
 
 def test_one_record_moves_a_release_by_its_own_length_and_no_more() -> None:

@@ -9,7 +9,7 @@ from test_feature_bank import DEVICES, bank_of, images_of, spec_of
 
 from veilset.nets import feature_bank
 from veilset.nets.feature_bank import FeatureBank
-from veilset.nets.mixed_features import STEPS, MixedBank
+from veilset.nets.mixed_features import MIXTURES, STEPS, MixedBank
 
 
 def mixed_of(channels: int = 1, width: int = 8) -> MixedBank:
@@ -43,6 +43,19 @@ def test_mixtures_are_whole_numbers_that_float32_adds_up_exactly() -> None:
 def test_no_features_of_length_one_and_no_matrix_in_range_can_leave_that_range() -> None:
     longest = feature_bank.MAP**2 * feature_bank.WIDEST
     assert (longest**0.5 * STEPS + longest) * feature_bank.WEIGHT_TOP < 2**24
+
+
+@pytest.mark.parametrize("width", [1, 32, 128, feature_bank.WIDEST])
+def test_the_squared_lengths_of_mixtures_are_whole_numbers_that_float64_adds_up_exactly(width: int) -> None:
+    features = feature_bank.MAP**2 * width
+    bank = MixedBank(FeatureBank([torch.zeros(1, width, 1, 3, 3)]))
+    assert bank.mixture.shape == (features, MIXTURES)
+    stretched = (STEPS + features**0.5) * float(torch.linalg.matrix_norm(bank.mixture, 2))
+    assert stretched**2 < 2**53
+
+
+def test_narrow_networks_have_as_many_mixtures_as_wide_ones() -> None:
+    assert {mixed_of(width=width).length for width in (4, 16)} == {MIXTURES}
 
 
 def test_soft_mixtures_are_the_exact_ones_up_to_rounding_and_have_gradients() -> None:

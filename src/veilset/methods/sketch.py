@@ -43,7 +43,7 @@ from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.randomness import initialise, named_generator
-from veilset.sketch_file import Layout, Round, row_length
+from veilset.sketch_file import Layout, Round, later_row_length
 
 CHECKPOINT_EVERY = 1000
 ROW_VALUES = 1 << 24
@@ -96,9 +96,9 @@ class Sketch:
 
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec = facts.spec
-        numbers = row_length(spec, config.networks, config.width)
         layout = self.layout(config)
         layout.check_size(spec)
+        rows = layout.row_lengths(spec)
         sensitivity = facts.sensitivity(config.row_bound)
         signal = facts.declared_size / spec.num_classes / 2
         networks = config.networks + config.trained_networks * (config.rounds - 1)
@@ -112,11 +112,11 @@ class Sketch:
             # Images, rows of a batch, for every group a row of sums, of means and of residuals; then what later rounds
             # are trained on, and the rows by which kinds are told apart, as pieces and as one.
             megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6
-            + sum(16e-6 * spec.num_classes * kinds * row_length(spec, *bank) for *bank, kinds in layout.rounds)
+            + sum(16e-6 * spec.num_classes * bank[-1] * row for bank, row in zip(layout.rounds, rows, strict=True))
             + (4e-6 * _training_images(config, spec) * spec.num_values if config.rounds > 1 else 0)
             + (8e-6 * _rows_told_apart(config, spec) if config.last_kinds > 1 else 0)
             + 300,
-            released=f"per class a noisy sum of {numbers} bounded numbers and a count"
+            released=f"per class a noisy sum of {rows[0]} bounded numbers and a count"
             + (f", then {config.rounds - 1} more" if config.rounds > 1 else "")
             + (f" for {config.kinds} kinds of a class" if config.last_kinds > 1 else "")
             + f"; {facts.change} moves it by at most {sensitivity:.4g}",
@@ -269,4 +269,4 @@ def _training_images(config: SketchConfig, spec: ImageSpec) -> int:
 
 def _rows_told_apart(config: SketchConfig, spec: ImageSpec) -> int:
     """Numbers of the rows by which kinds are told apart."""
-    return min(MOST_ROWS, _training_images(config, spec) * row_length(spec, config.trained_networks, config.width))
+    return min(MOST_ROWS, _training_images(config, spec) * later_row_length(spec, config.trained_networks))

@@ -17,6 +17,8 @@ from veilset.randomness import named_generator
 STEPS = 2.0**11
 """Of a feature, from 0 to its largest value. Numbers of 11 bits times weights of 5 are exact in TF32 too, and their
 sums stay below 2^24: the features of an image have length 1, so not all of them can be large."""
+MIXTURES = 1152
+"""Of each network, however narrow: random sums are cheap, and each tells more of how a class is spread."""
 
 
 class MixedBank(CentredBank):
@@ -26,9 +28,9 @@ class MixedBank(CentredBank):
     """
 
     def __init__(self, networks: FeatureBank, centre: Tensor | None = None) -> None:
-        super().__init__(networks.count, networks.length, centre)
+        super().__init__(networks.count, MIXTURES, centre)
         self.networks, self.values_per_pixel = networks, networks.values_per_pixel
-        draws = torch.randn(self.length, self.length, generator=named_generator(0, "mixtures of features"))
+        draws = torch.randn(networks.length, MIXTURES, generator=named_generator(0, "mixtures of features"))
         mixture = (draws * DEVIATION).round().clamp(-WEIGHT_TOP, WEIGHT_TOP)
         # Anybody can draw it again, so it is not stored.
         self.register_buffer("mixture", mixture, persistent=False)
