@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from bar_images import SPEC, bars
 
-from veilset.engines.trained_features import centred, features_of, train_bank
-from veilset.nets.feature_bank import FeatureBank, shapes, soft_features
+from veilset.engines import trained_features
+from veilset.engines.trained_features import ALIVE, BATCH, centred, groups_of, train_bank
+from veilset.nets.feature_bank import FeatureBank
 from veilset.nets.jitter import STILL
 from veilset.randomness import named_generator
 
@@ -41,11 +43,18 @@ def test_the_same_draws_train_the_same_networks() -> None:
     assert all(torch.equal(a, b) for a, b in zip(trained(10).weights, trained(10).weights, strict=True))
 
 
-def test_networks_one_after_the_other_have_the_features_and_gradients_of_all_at_once() -> None:
-    images, _ = bars(10)
-    draws = named_generator(0, "weights")
-    weights = [torch.randn(shape, generator=draws).requires_grad_() for shape in shapes(SPEC, 3, 8)]
-    alone, together = features_of(images, weights), soft_features(images, weights)
-    torch.testing.assert_close(alone, together)
-    gradients = [torch.autograd.grad(features.square().sum(), weights) for features in (alone, together)]
-    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-2)
+def test_networks_learn_side_by_side_what_they_learn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = trained(20)
+    monkeypatch.setattr(trained_features, "groups_of", lambda count, values, device: [slice(0, count)])
+    for one, other in zip(alone.weights, trained(20).weights, strict=True):
+        assert float((one.float() - other.float()).abs().max()) <= 1, "but for rounding to the grid"
+
+
+@pytest.mark.parametrize(("count", "side"), [(1, 28), (24, 28), (96, 28), (96, 128), (7, 128)])
+def test_networks_are_grouped_so_that_a_gpu_of_any_size_can_train_them(count: int, side: int) -> None:
+    values = 128 * side * side
+    groups = groups_of(count, values, torch.device("cuda"))
+    assert [number for some in groups for number in range(count)[some]] == list(range(count))
+    largest = max(len(range(count)[some]) for some in groups)
+    assert largest == 1 or largest * values * BATCH <= ALIVE
+    assert len(groups_of(count, values, torch.device("cpu"))) == count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -19,6 +19,8 @@ SomeBank = TypeVar("SomeBank", bound=CentredBank)
 BATCH = 128
 RATE = 1e-3
 CENTRE_BATCH = 500
+ALIVE = 1 << 28
+"""Numbers of one layer's maps at once on a GPU: some gigabytes in all, however large images are and many networks."""
 
 
 def train_bank(
@@ -33,7 +35,7 @@ def train_bank(
     draws: torch.Generator,
     progress: Callable[[int, int], None],
 ) -> FeatureBank:
-    """Trains `count` networks side by side as classifiers of synthetic images.
+    """Trains `count` networks as classifiers of synthetic images, all on the same ones.
 
     Args:
         images: synthetic images in [0, 1] on the device to train on.
@@ -52,11 +54,13 @@ def train_bank(
     optimiser = torch.optim.Adam([*weights, heads], lr=rate, fused=True, capturable=device.type == "cuda")
 
     def step(rows: Tensor) -> None:
-        features = features_of(jitter(images[rows], draws), [in_range(weight) for weight in weights])
-        logits = torch.einsum("nkd,kdc->nkc", features / LEVEL, heads)
-        loss = F.cross_entropy(logits.flatten(0, 1), labels[rows].repeat_interleave(count)) * count
         optimiser.zero_grad()
-        loss.backward()
+        shown = jitter(images[rows], draws)
+        for some in groups_of(count, width * spec.height * spec.width, device):
+            features = soft_features(shown, [in_range(weight[some]) for weight in weights])
+            logits = torch.einsum("nkd,kdc->nkc", features / LEVEL, heads[some])
+            size = logits.shape[1]
+            (F.cross_entropy(logits.flatten(0, 1), labels[rows].repeat_interleave(size)) * size).backward()
         optimiser.step()
 
     take_step = GraphedStep(step, [torch.zeros(BATCH, dtype=torch.int64, device=device)], [draws])
@@ -67,12 +71,14 @@ def train_bank(
     return FeatureBank.quantised(weights).to(device)
 
 
-def features_of(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """`soft_features`, on a CPU one network after the other: gradients in the weights of all at once are slow there."""
-    if images.is_cuda:
-        return soft_features(images, weights)
-    alone = zip(*(weight.split(1) for weight in weights), strict=True)
-    return torch.cat([soft_features(images, network) for network in alone], dim=1)
+def groups_of(count: int, values: int, device: torch.device) -> list[slice]:
+    """Networks that go side by side, each with so many `values` of an image in its largest maps.
+
+    On a CPU every network alone: gradients in the weights of all at once are slow there.
+    """
+    most = max(1, ALIVE // (BATCH * values)) if device.type == "cuda" else 1
+    size = math.ceil(count / math.ceil(count / most))
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 @torch.no_grad()
