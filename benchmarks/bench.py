@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import results
 import torch
+
+from veilset.methods.base import get_method, make_config
 
 PARTIAL = Path(__file__).parent / ".partial"
 
@@ -36,3 +40,12 @@ def setting(words: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {words!r}")
     return name, value
+
+
+def typed(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a method as it reads them: numbers, where they came as words.
+
+    Raises: ConfigError for an option or a value it does not know.
+    """
+    config = make_config(get_method(method), settings)
+    return {name: getattr(config, name) for name in settings}

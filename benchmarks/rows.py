@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from bench import typed
 from measure import REAL, check_metrics
 
 from veilset.errors import ConfigError
-from veilset.methods.base import get_method, make_config
 
 MANY = ("method", "dataset", "epsilon")
 """Fields of a suite row that may be lists: every combination is a row of its own."""
@@ -62,8 +62,7 @@ class Row:
         if self.method == REAL:
             self._check_real()
             return
-        config = make_config(get_method(self.method), self.settings)
-        object.__setattr__(self, "settings", {name: getattr(config, name) for name in self.settings})
+        object.__setattr__(self, "settings", typed(self.method, self.settings))
 
     def _check_real(self) -> None:
         given = {"epsilon": self.epsilon, **self.settings}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import results
 import torch
-from bench import setting
+from bench import setting, typed
 
 import veilset
 from veilset.api import pick_device
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     parser.add_argument("--commit", help="where there is no git checkout")
     options = parser.parse_args()
-    device, settings = pick_device(options.device), dict(options.set)
+    device, settings = pick_device(options.device), typed(options.method, dict(options.set))
     images = veilset.load(options.dataset)
     reference, seconds = reference_convolution(device), []
     for seed in range(3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from bench import setting
+from bench import setting, typed
 
 
 def test_a_setting_is_a_name_and_all_that_follows_the_first_equals_sign() -> None:
@@ -16,3 +16,7 @@ def test_a_setting_is_a_name_and_all_that_follows_the_first_equals_sign() -> Non
 def test_a_setting_without_name_or_equals_sign_is_refused(words: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="NAME=VALUE"):
         setting(words)
+
+
+def test_settings_in_words_are_recorded_as_the_method_reads_them() -> None:
+    assert typed("gs-wgan", {"shards": "100", "jitter": "none"}) == {"shards": 100, "jitter": "none"}
