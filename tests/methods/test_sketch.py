@@ -94,7 +94,7 @@ def test_a_forecast_counts_what_every_kind_of_a_class_takes() -> None:
     spec = veilset.ImageSpec(height=28, width=28, channels=1, class_names=tuple(map(str, range(100))))
     facts = PublicFacts(spec=spec, declared_size=60_000, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
     none, few, many = (SKETCH.forecast(SketchConfig(kinds=kinds), facts, 1.0).megabytes for kinds in (1, 2, 12))
-    numbers = 4 * 9 * 32 + 7 * 7 * 25
+    numbers = 4 * MIXTURES + 7 * 7 * 25
     assert many - few == pytest.approx(16e-6 * 100 * 10 * numbers)
     assert few - none > 8e-6 * SketchConfig().training_images * numbers
 
