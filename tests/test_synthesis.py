@@ -13,6 +13,7 @@ import torch
 from contract.cases import digest, make_images, rewrite_bytes
 from sketch_cases import OPEN, continued
 
+from veilset import synthesis
 from veilset.artifact import read_privacy
 from veilset.data import load
 from veilset.errors import ConfigError, RunError, VeilsetError
@@ -22,6 +23,7 @@ from veilset.report.build import write_reports
 from veilset.run import resume
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
+from veilset.sketch_file import read_networks
 from veilset.sketch_release import open_sketch
 from veilset.synthesis import open_config, synthesize, synthesize_images
 
@@ -114,7 +116,7 @@ def test_other_settings_and_seeds_give_other_models_of_the_same_claim(made: Path
 
 @pytest.mark.parametrize("name", ["networks", "width", "network_seed", "total_weight", "rounds", "first_share"])
 def test_what_was_settled_when_measuring_cannot_be_changed(name: str, made: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="settled when the sketch was measured"):
+    with pytest.raises(ConfigError, match="the sketch has settled it"):
         synthesize(made / "first", tmp_path / "run", options={**OPEN, name: "1"})
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="option of sketch"):
@@ -182,6 +184,16 @@ def test_measuring_continues_from_a_fit_too(finished_runs: dict[str, Path], tmp_
     assert len(third.rounds) == 3
     assert [len(part) for part in third.privacy.parts] == [2]
     assert verify(tmp_path / "third")["epsilon"] > 5.0
+
+
+@pytest.mark.parametrize(("preset", "kinds"), [("fast", 4), ("balanced", 1)])
+def test_networks_for_a_further_round_have_kinds_only_where_the_preset_has_them(
+    preset: str, kinds: int, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synthesis, "clear_kinds", lambda *_: 4)
+    synthesize(made / "first", tmp_path / "run", options={**OPEN, "preset": preset}, features_out=tmp_path / "nets")
+    spec = open_sketch(made / "first").spec
+    assert read_networks((tmp_path / "nets").read_bytes(), spec, 0.1).kinds_per_class == kinds
 
 
 @pytest.mark.parametrize("name", ["few.npz", "few"])

@@ -90,7 +90,7 @@ class Layout:
                 raise ConfigError(
                     f"a sketch of at most {MAX_VALUES:,} numbers, by networks of at most {MAX_WEIGHTS:,} weights",
                     f"{numbers:,} for {spec.num_classes} classes, {weights:,} weights",
-                    "Lower --networks, --width or --kinds.",
+                    "Lower --networks, --trained-networks, --width or --kinds.",
                 )
 
     def expected(self, spec: ImageSpec) -> Shapes:

@@ -49,7 +49,9 @@ def sketch_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     others = [name for name in options if name not in OPTIONS]
     if others:
         raise ConfigError(
-            f"options of a sketch: {', '.join(OPTIONS)}", ", ".join(others), "Give the rest to `veilset synthesize`."
+            f"options of a sketch: {', '.join(OPTIONS)}",
+            ", ".join(others),
+            "What images are made with is for `veilset synthesize`; rounds and kinds are for `veilset fit`.",
         )
     return {**options, "rounds": 1}
 

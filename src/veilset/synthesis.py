@@ -74,7 +74,9 @@ def synthesize(
     generator = synthesise(config, _released(sketch), context, steps=config.steps)
     if features_out is not None:
         # A further round is taken to be as noisy as the last one.
-        kinds = clear_kinds(config, sketch.facts, sketch.noise_multipliers[-1])
+        kinds = METHOD.presets[config.preset].get("kinds") or clear_kinds(
+            config, sketch.facts, sketch.noise_multipliers[-1]
+        )
         networks = train_networks(config, generator, len(sketch.layout.rounds), kinds, context)
         write_atomically(features_out, networks_bytes(networks))
     release = {**model_config(plan), "sketch": sketch.described()}
@@ -124,8 +126,8 @@ def open_config(sketch: SketchRelease, options: Mapping[str, Any]) -> SketchConf
     if fixed:
         raise ConfigError(
             f"options of the open side: {', '.join(allowed)}",
-            f"{', '.join(fixed)}, settled when the sketch was measured",
-            "Drop it, or measure another sketch (which costs privacy).",
+            ", ".join(fixed),
+            "Drop it: the sketch has settled it, or it is of `veilset fit` alone.",
         )
     config = make_config(METHOD, options)
     assert isinstance(config, SketchConfig)

@@ -116,7 +116,7 @@ def test_settings_of_the_sketch_cannot_be_changed_afterwards(cli: Cli, photos: P
     epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", tmp_path / "a", *SIZES)
     code, _, err = cli("synthesize", tmp_path / "a", "--out", tmp_path / "run", "--networks", "3")
     assert code == 2
-    assert "settled when the sketch was measured" in err
+    assert "the sketch has settled it" in err
     code, _, err = cli(
         "synthesize", tmp_path / "a", "--out", tmp_path / "run", "--per-class", "1", "--features-out", tmp_path / "x"
     )

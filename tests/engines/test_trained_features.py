@@ -5,7 +5,7 @@ import torch
 from bar_images import SPEC, bars
 
 from veilset.engines import trained_features
-from veilset.engines.trained_features import ALIVE, BATCH, centred, groups_of, train_bank
+from veilset.engines.trained_features import ALIVE, BATCH, centred, pieces_of, train_bank
 from veilset.nets.feature_bank import FeatureBank
 from veilset.nets.jitter import STILL
 from veilset.randomness import named_generator
@@ -43,18 +43,26 @@ def test_the_same_draws_train_the_same_networks() -> None:
     assert all(torch.equal(a, b) for a, b in zip(trained(10).weights, trained(10).weights, strict=True))
 
 
-def test_networks_learn_side_by_side_what_they_learn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = trained(20)
-    monkeypatch.setattr(trained_features, "groups_of", lambda count, values, device: [slice(0, count)])
-    for one, other in zip(alone.weights, trained(20).weights, strict=True):
+@pytest.mark.parametrize("images", [128, 50])
+def test_networks_learn_in_pieces_what_they_learn_at_once(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained_features, "pieces_of", lambda count, *_: [(slice(0, BATCH), slice(0, count))])
+    whole = trained(20)
+    pieces = [slice(start, start + images) for start in range(0, BATCH, images)]
+    monkeypatch.setattr(
+        trained_features,
+        "pieces_of",
+        lambda count, *_: [(few, slice(one, one + 1)) for one in range(count) for few in pieces],
+    )
+    for one, other in zip(whole.weights, trained(20).weights, strict=True):
         assert float((one.float() - other.float()).abs().max()) <= 1, "but for rounding to the grid"
 
 
-@pytest.mark.parametrize(("count", "side"), [(1, 28), (24, 28), (96, 28), (96, 128), (7, 128)])
-def test_networks_are_grouped_so_that_a_gpu_of_any_size_can_train_them(count: int, side: int) -> None:
+@pytest.mark.parametrize("device", ALIVE)
+@pytest.mark.parametrize(("count", "side"), [(1, 8), (1, 28), (24, 28), (96, 28), (96, 128), (7, 512)])
+def test_pieces_are_all_networks_on_all_images_and_bounded_in_memory(count: int, side: int, device: str) -> None:
     values = 128 * side * side
-    groups = groups_of(count, values, torch.device("cuda"))
-    assert [number for some in groups for number in range(count)[some]] == list(range(count))
-    largest = max(len(range(count)[some]) for some in groups)
-    assert largest == 1 or largest * values * BATCH <= ALIVE
-    assert len(groups_of(count, values, torch.device("cpu"))) == count
+    pieces = pieces_of(count, values, torch.device(device))
+    met = [(image, one) for few, some in pieces for image in range(BATCH)[few] for one in range(count)[some]]
+    assert sorted(met) == [(image, one) for image in range(BATCH) for one in range(count)]
+    largest = max(len(range(BATCH)[few]) * len(range(count)[some]) for few, some in pieces)
+    assert largest * values <= ALIVE[device]

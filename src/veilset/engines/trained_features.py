@@ -19,8 +19,10 @@ SomeBank = TypeVar("SomeBank", bound=CentredBank)
 BATCH = 128
 RATE = 1e-3
 CENTRE_BATCH = 500
-ALIVE = 1 << 28
-"""Numbers of one layer's maps at once on a GPU: some gigabytes in all, however large images are and many networks."""
+ALIVE = {"cpu": 1 << 26, "cuda": 1 << 28}
+"""Numbers of one layer's maps at once: few gigabytes in all, however large images are and many networks."""
+BYTES_EACH = 20
+"""Of memory for each of them, with the other layers, on a CPU."""
 
 
 def train_bank(
@@ -55,12 +57,12 @@ def train_bank(
 
     def step(rows: Tensor) -> None:
         optimiser.zero_grad()
-        shown = jitter(images[rows], draws)
-        for some in groups_of(count, width * spec.height * spec.width, device):
-            features = soft_features(shown, [in_range(weight[some]) for weight in weights])
+        shown, wanted = jitter(images[rows], draws), labels[rows]
+        for few, some in pieces_of(count, width * spec.height * spec.width, device):
+            features = soft_features(shown[few], [in_range(weight[some]) for weight in weights])
             logits = torch.einsum("nkd,kdc->nkc", features / LEVEL, heads[some])
-            size = logits.shape[1]
-            (F.cross_entropy(logits.flatten(0, 1), labels[rows].repeat_interleave(size)) * size).backward()
+            expected = wanted[few].repeat_interleave(logits.shape[1])
+            (F.cross_entropy(logits.flatten(0, 1), expected, reduction="sum") / BATCH).backward()
         optimiser.step()
 
     take_step = GraphedStep(step, [torch.zeros(BATCH, dtype=torch.int64, device=device)], [draws])
@@ -71,14 +73,27 @@ def train_bank(
     return FeatureBank.quantised(weights).to(device)
 
 
-def groups_of(count: int, values: int, device: torch.device) -> list[slice]:
-    """Networks that go side by side, each with so many `values` of an image in its largest maps.
+def pieces_of(count: int, values: int, device: torch.device) -> list[tuple[slice, slice]]:
+    """Images and networks that go side by side, each network with so many `values` of an image in its largest maps.
 
     On a CPU every network alone: gradients in the weights of all at once are slow there.
     """
-    most = max(1, ALIVE // (BATCH * values)) if device.type == "cuda" else 1
+    alive = ALIVE[device.type]
+    images = max(1, min(BATCH, alive // values))
+    networks = max(1, alive // (images * values)) if device.type == "cuda" else 1
+    return [(few, some) for some in _slices(count, networks) for few in _slices(BATCH, images)]
+
+
+def _slices(count: int, most: int) -> list[slice]:
+    """As even as may be."""
     size = math.ceil(count / math.ceil(count / most))
     return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def training_bytes(width: int, spec: ImageSpec) -> int:
+    """Memory that the training of any number of networks takes on a CPU, about."""
+    values = width * spec.height * spec.width
+    return BYTES_EACH * max(values, min(BATCH * values, ALIVE["cpu"]))
 
 
 @torch.no_grad()

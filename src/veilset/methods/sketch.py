@@ -31,7 +31,8 @@ from veilset.engines.matching import Effort, Streams, match
 from veilset.engines.prototypes import kinds_among
 from veilset.engines.sketch_settings import PRESETS, SketchConfig, clear_kinds
 from veilset.engines.targets import Released
-from veilset.engines.trained_features import centred, train_bank
+from veilset.engines.trained_features import BATCH as TRAINING_BATCH
+from veilset.engines.trained_features import centred, train_bank, training_bytes
 from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -65,7 +66,7 @@ class Sketch:
     paper: ClassVar[str] = "this project"
     Config: ClassVar[type] = SketchConfig
     assumptions: ClassVar[tuple[str, ...]] = (
-        "the networks come from a public seed or were trained on this run's own synthetic images, never on the data",
+        "the networks come from a public seed or were trained on released synthetic images, never on the data",
     )
     streams: ClassVar[bool] = True
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
@@ -105,18 +106,19 @@ class Sketch:
         # Two convolutions of the second block dominate; training goes there and back.
         work = spec.height * spec.width * config.width**2 * 3
         shown = config.images_of_a_step(spec.num_classes) * (config.steps + config.first_steps)
-        images = facts.declared_size * networks + 3 * shown * config.networks_per_step
+        trained_on = TRAINING_BATCH * config.network_steps * config.trained_networks * (config.rounds - 1)
+        images = facts.declared_size * networks + 3 * (shown * config.networks_per_step + trained_on)
         return Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
             seconds=10 + 2 * work * images / 2.5e10,
-            # Images, rows of a batch, for every group a row of sums, of means and of residuals; then what later rounds
-            # are trained on, and the rows by which kinds are told apart, as pieces and as one.
+            # Images, rows of a batch, for every group a row of sums, of means and of residuals; then what networks of
+            # later rounds are trained on and in, and the rows by which kinds are told apart, as pieces and as one.
             megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6
             + sum(16e-6 * spec.num_classes * bank[-1] * row for bank, row in zip(layout.rounds, rows, strict=True))
-            + (4e-6 * _training_images(config, spec) * spec.num_values if config.rounds > 1 else 0)
+            + (_training_megabytes(config, spec) if config.rounds > 1 else 0)
             + (8e-6 * _rows_told_apart(config, spec) if config.last_kinds > 1 else 0)
             + 300,
-            released=f"per class a noisy sum of {rows[0]} bounded numbers and a count"
+            released="per class a noisy sum of measurements of length 1 and a count"
             + (f", then {config.rounds - 1} more" if config.rounds > 1 else "")
             + (f" for {config.kinds} kinds of a class" if config.last_kinds > 1 else "")
             + f"; {facts.change} moves it by at most {sensitivity:.4g}",
@@ -265,6 +267,10 @@ def unit_rows(bank: Measurement, images: Tensor) -> Tensor:
 def _training_images(config: SketchConfig, spec: ImageSpec) -> int:
     """Ten of every class and, where these leave room, as many as fit into half a gigabyte."""
     return max(10 * spec.num_classes, min(config.training_images, (1 << 27) // spec.num_values))
+
+
+def _training_megabytes(config: SketchConfig, spec: ImageSpec) -> float:
+    return 4e-6 * _training_images(config, spec) * spec.num_values + 1e-6 * training_bytes(config.width, spec)
 
 
 def _rows_told_apart(config: SketchConfig, spec: ImageSpec) -> int:

@@ -274,6 +274,9 @@ def _last_map(hidden: Tensor) -> Tensor:
 
 
 def _scaled_to_one(vectors: Tensor) -> Tensor:
-    """Exact for integer vectors: their squares add up below 2^53. A zero vector stays one."""
+    """Exact for integer vectors: their squares add up below 2^53, of mixtures by the norm of their matrix.
+
+    A zero vector stays one.
+    """
     length = vectors.square().sum(-1, keepdim=True).sqrt()
     return torch.where(length == 0, vectors, vectors / length)
