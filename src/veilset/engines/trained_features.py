@@ -55,10 +55,12 @@ def train_bank(
     rate = torch.tensor(RATE, device=device)
     optimiser = torch.optim.Adam([*weights, heads], lr=rate, fused=True, capturable=device.type == "cuda")
 
+    pieces = pieces_of(count, width * spec.height * spec.width, device)
+
     def step(rows: Tensor) -> None:
         optimiser.zero_grad()
         shown, wanted = jitter(images[rows], draws), labels[rows]
-        for few, some in pieces_of(count, width * spec.height * spec.width, device):
+        for few, some in pieces:
             features = soft_features(shown[few], [in_range(weight[some]) for weight in weights])
             logits = torch.einsum("nkd,kdc->nkc", features / LEVEL, heads[some])
             expected = wanted[few].repeat_interleave(logits.shape[1])
