@@ -39,11 +39,15 @@ _BENCHMARK = r"[^|=\x00-\x1f\x7f]{1,80}"
 """No name that would read like a part of the claim it stands beside."""
 
 
+def is_benchmark_name(name: str) -> bool:
+    return re.fullmatch(_BENCHMARK, name) is not None
+
+
 def benchmark_stamps(name: str | None) -> tuple[str, ...]:
     """What a claim about a public benchmark is stamped with; nothing for private images."""
     if name is None:
         return ()
-    if not re.fullmatch(_BENCHMARK, name):
+    if not is_benchmark_name(name):
         raise ConfigError(
             "a benchmark's name of at most 80 letters, without '|' and '='", repr(name)[:200], "Shorten --benchmark."
         )

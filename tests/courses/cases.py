@@ -10,12 +10,14 @@ from contract.cases import TINY, make_images
 from veilset.courses.course import Course, course_for
 from veilset.courses.folder import CourseFolder
 from veilset.courses.learning import learn
+from veilset.courses.scores import Judges
 from veilset.data.spec import ImageSet, Source
 
 TASKS = (("kind 2", "kind 0"), ("kind 1", "kind 3"))
 DP_SGD = {"epochs": 1, "expected_batch": 10, "width": 16}
 SETTINGS: dict[str, dict[str, Any]] = {**TINY, "dp-sgd": DP_SGD}
 BENCHMARK = Source(benchmark="toys")
+FAST = Judges(classifier="lda", samples_per_class=4)
 
 
 def some_images(**options: Any) -> ImageSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import stat
 from pathlib import Path
@@ -11,12 +12,10 @@ import pytest
 
 from veilset.courses.compare import compare_courses, stage_panels, write_figure
 from veilset.courses.release import export_course
-from veilset.courses.scores import Judges, score_course
-from veilset.errors import ConfigError
+from veilset.courses.scores import score_course
+from veilset.errors import ArtifactError, ConfigError
 
-from .cases import BENCHMARK, learned, some_course, some_images
-
-FAST = Judges(classifier="lda", samples_per_class=4)
+from .cases import BENCHMARK, FAST, learned, some_course, some_images
 
 
 def measured(path: Path, method: str = "dp-merf", *, public: bool = True, **options: Any) -> Path:
@@ -65,3 +64,12 @@ def test_a_course_that_was_not_measured_and_another_format_are_refused(tmp_path:
         compare_courses([path])
     with pytest.raises(ConfigError, match=r"as \.svg"):
         write_figure([], tmp_path / "figure.html")
+
+
+def test_a_course_is_compared_by_a_claim_that_follows_from_its_ledgers(tmp_path: Path) -> None:
+    path = measured(tmp_path / "a")
+    file = path / "release" / "course.json"
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps({**about, "claim": {**about["claim"], "epsilon": 0.5}, "veilset": "another version"}))
+    with pytest.raises(ArtifactError):
+        compare_courses([path])

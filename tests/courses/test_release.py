@@ -13,18 +13,20 @@ from contract.cases import tiny_plan
 
 from veilset.artifact import update_manifest
 from veilset.courses.release import export_course, is_course, privacy_of_tasks, verify_course
+from veilset.courses.scores import score_course
 from veilset.errors import ArtifactError, PrivacyError, VeilsetError
 from veilset.run import execute
 
-from .cases import TASKS, learned, some_images
+from .cases import BENCHMARK, FAST, TASKS, learned, some_course, some_images
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Finished courses. Read only: copy before changing anything."""
-    return {
-        method: learned(tmp_path_factory.mktemp("courses") / method, method).path for method in ("dp-merf", "dp-sgd")
-    }
+    folders = {method: learned(tmp_path_factory.mktemp("courses") / method, method) for method in ("dp-merf", "dp-sgd")}
+    measured = learned(tmp_path_factory.mktemp("courses") / "measured")
+    score_course(measured, some_course(), some_images(seed=1, source=BENCHMARK), FAST)
+    return {"measured": measured.path, **{method: folder.path for method, folder in folders.items()}}
 
 
 @pytest.fixture
@@ -167,3 +169,60 @@ def test_a_course_with_more_than_its_tasks_is_not_verified(
         (tasks / stranger).write_text("{}")
     with pytest.raises(ArtifactError, match=stranger):
         verify_course(tmp_path / "shared")
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [{"epsilon_of_each_task": 0.1}, {"epsilon": 0.1}, {"method": "psg"}, {"spec": {"height": 64}},
+     {"spec": {"class_names": ["kind 0", "kind 1", "kind 2", "kind 3"]}}],
+    ids=str,
+)  # fmt: skip
+def test_nothing_is_stated_about_a_course_that_its_tasks_do_not_say(
+    stated: dict[str, Any], copy: Callable[[str], Path]
+) -> None:
+    path = copy("dp-merf")
+    about = json.loads((path / "release" / "course.json").read_text())
+    if "spec" in stated:
+        stated = {"spec": {**about["spec"], **stated["spec"]}}
+    forge(path, **stated, veilset="another version")
+    with pytest.raises(ArtifactError):
+        verify_course(path)
+
+
+def test_public_scores_are_the_owners_word_and_everybody_is_told(finished: dict[str, Path]) -> None:
+    word = verify_course(finished["measured"])["scores"]
+    assert word.startswith("the owner's word")
+    assert word.removeprefix("the owner's word") in (finished["measured"] / "release" / "README.md").read_text()
+    assert "scores" not in verify_course(finished["dp-merf"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"stage": 2}, {"num_classes": 4}, {"mean": 1.2}, {"mean": float("nan")}, {"sd": -0.1}, {"n": 0}, {"n": True},
+     {"n": 2}, {"test": "another"}, {"test": None}, {"metric": "another"}, {"epsilon": 0.1}],
+    ids=str,
+)  # fmt: skip
+def test_scores_that_cannot_be_those_of_the_tasks_are_noticed(
+    change: dict[str, Any], copy: Callable[[str], Path]
+) -> None:
+    path = copy("measured")
+    first, second = json.loads((path / "release" / "course.json").read_text())["scores"]
+    forge(path, scores=[{**first, **change}, second], veilset="another version")
+    with pytest.raises(ArtifactError):
+        verify_course(path)
+
+
+def test_scores_of_some_tasks_alone_are_noticed(copy: Callable[[str], Path]) -> None:
+    path = copy("measured")
+    first, _ = json.loads((path / "release" / "course.json").read_text())["scores"]
+    forge(path, scores=[first], veilset="another version")
+    with pytest.raises(ArtifactError, match="accuracy after each task"):
+        verify_course(path)
+
+
+def test_a_figure_nobody_can_check_is_no_part_of_a_course(copy: Callable[[str], Path]) -> None:
+    path = copy("measured")
+    verify_course(path)
+    (path / "release" / "accuracy.png").write_bytes(b"epsilon 0.1")
+    with pytest.raises(ArtifactError, match="nothing else"):
+        verify_course(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from veilset.courses.figure import Accuracies, panel_terms, stage_panel
 from veilset.courses.folder import CourseFolder
-from veilset.courses.release import read_course
+from veilset.courses.release import read_course, stage_scores, verify_course
 from veilset.courses.scores import PRIVATE, kept_scores
 from veilset.errors import ConfigError
 from veilset.files import write_atomically
@@ -22,7 +22,8 @@ FORMATS = ("svg", "png")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCourse:
-    """What is shown of a course. Scores of private test images are in its vault, and shown to the owner alone."""
+    """What is shown of a course, whose claim was checked against its ledgers. Scores of private test images are in its
+    vault, and shown to the owner alone."""
 
     path: Path
     method: str
@@ -41,25 +42,24 @@ class ComparedCourse:
 def compare_courses(paths: Sequence[Path]) -> list[ComparedCourse]:
     """The courses in a fixed order.
 
-    Raises: ConfigError for one that was not measured.
+    Raises: ConfigError for one that was not measured, ArtifactError for one that does not verify.
     """
     return sorted((_compared(path) for path in paths), key=lambda one: (one.shared[0], one.method, str(one.path)))
 
 
 def _compared(path: Path) -> ComparedCourse:
+    verify_course(path)
     value = read_course(path)
-    rows = [(float(score["mean"]), score["sd"]) for score in value["scores"]]
-    test = str(value["scores"][0]["test"]) if rows else PRIVATE
-    if not rows:
-        rows = [(score.mean, score.sd) for score in kept_scores(CourseFolder(path))]
+    public = stage_scores(value)
+    rows = [(score.mean, score.sd) for score in public or kept_scores(CourseFolder(path))]
     partition = Partition.from_json(value["tasks"])
     if len(rows) != len(partition.tasks):
         raise ConfigError(
             "courses with an accuracy after each task", f"{path} without", "Run it again with --resume and --test."
         )
     return ComparedCourse(
-        path=path, method=str(value["method"]), partition=partition, claim=Claim.from_json(value["claim"]), test=test,
-        scores=tuple(rows), private=not value["scores"],
+        path=path, method=str(value["method"]), partition=partition, claim=Claim.from_json(value["claim"]),
+        test=public[0].test if public else PRIVATE, scores=tuple(rows), private=not public,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What may be shared about a course: its tasks, and the claim about all of them, priced from the ledgers of each.
 
-Nothing in here is stated by anybody: claim and card are made from the releases of the tasks, and made again, and
-compared, whenever a course is verified.
+All of it is made from the releases of the tasks, and made again and compared whenever a course is verified. Accuracies
+on a public test set alone are the owner's word, and said to be.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,48 @@ from veilset.files import require_empty, write_atomically
 from veilset.model import release_folder
 from veilset.partition import Partition, partitioned
 from veilset.privacy.claim import Claim, shown
-from veilset.score_release import COMPARED, on_benchmark
+from veilset.score_release import COMPARED, is_benchmark_name, on_benchmark
 from veilset.sharing import export, verify
 from veilset.version import __version__
 
 CARD = "README.md"
-FIGURE = "accuracy.png"
+STATED = "the owner's word: the releases and their ledgers, which `veilset verify` checks, do not tell them"
+"""About public scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageScore:
+    """Accuracy over all classes so far, after a task and on a public test set, as the owner measured it."""
+
+    stage: int
+    num_classes: int
+    mean: float
+    sd: float | None
+    n: int
+    metric: str
+    test: str
+
+    @property
+    def shown(self) -> str:
+        return f"{self.mean:.4f}" + ("" if self.sd is None else f" ± {self.sd:.4f}")
+
+
+def stage_scores(value: dict[str, Any]) -> list[StageScore]:
+    """Public scores of a course as it states them, none or one for each of its tasks.
+
+    Raises: ArtifactError where they cannot be accuracies of these tasks, all measured alike.
+    """
+    scores, partition = [StageScore(**score) for score in value["scores"]], Partition.from_json(value["tasks"])
+    stages = [(stage, len(partition.seen(stage))) for stage in range(1, len(partition.tasks) + 1)]
+    if scores and not (
+        [(one.stage, one.num_classes) for one in scores] == stages
+        and all(0 <= one.mean <= 1 and 0 <= (one.sd or 0.0) <= 1 for one in scores)
+        and len({(one.metric, one.test, one.n) for one in scores}) == 1
+        and all(type(one.n) is int and one.n >= 1 and (one.sd is None) == (one.n == 1) for one in scores)
+        and is_benchmark_name(scores[0].test)
+    ):
+        raise ArtifactError("an accuracy after each task", f"{value['scores']}", "Do not trust this course.")
+    return scores
 
 
 def is_course(path: Path) -> bool:
@@ -41,22 +78,29 @@ def read_course(path: Path) -> dict[str, Any]:
     return parse_json((_about(path) / COURSE).read_bytes(), COURSE)
 
 
-def write_course_release(folder: CourseFolder, course: Course, scores: Sequence[dict[str, Any]] = ()) -> Claim:
+def write_course_release(folder: CourseFolder, course: Course, scores: Sequence[StageScore] = ()) -> Claim:
     """Writes what may be shared about all tasks together; `scores` are public ones alone."""
-    privacy = privacy_of_tasks(folder.path, len(course.partition.tasks))
+    claim = privacy_of_tasks(folder.path, len(course.partition.tasks)).claim
+    value = _course_json(course.method, course.spec, course.partition, claim, scores)
+    folder.release.mkdir(exist_ok=True)
+    write_atomically(folder.release / CARD, course_card(value, claim).encode())
+    write_atomically(folder.release / COURSE, json.dumps(value, indent=1).encode())
+    return claim
+
+
+def _course_json(
+    method: str, spec: ImageSpec, partition: Partition, claim: Claim, scores: Sequence[StageScore]
+) -> dict[str, Any]:
     value = {
         "veilset": __version__,
-        "method": course.method,
-        "epsilon_of_each_task": course.epsilon,
-        "spec": course.spec.to_json(),
-        "tasks": course.partition.to_json(),
-        "claim": privacy.claim.to_json(),
-        "scores": list(scores),
+        "method": method,
+        "spec": replace(spec, class_names=partition.class_names).to_json(),
+        "tasks": partition.to_json(),
+        "claim": claim.to_json(),
+        "scores": [asdict(score) for score in scores],
     }
-    folder.release.mkdir(exist_ok=True)
-    write_atomically(folder.release / CARD, course_card(value, privacy.claim).encode())
-    write_atomically(folder.release / COURSE, json.dumps(value, indent=1).encode())
-    return privacy.claim
+    made: dict[str, Any] = json.loads(json.dumps(value))  # as it is read again: lists instead of tuples
+    return made
 
 
 def privacy_of_tasks(path: Path, number: int) -> Privacy:
@@ -69,7 +113,7 @@ def privacy_of_tasks(path: Path, number: int) -> Privacy:
 
 
 def verify_course(path: Path) -> dict[str, Any]:
-    """What anyone can check: the release of every task, that no class is in two of them, and the claim about all.
+    """What anyone can check: the release of every task, that no class is in two of them, and all that is said of them.
 
     Raises: ArtifactError, LedgerError or PrivacyError for anything that does not hold.
     """
@@ -77,26 +121,28 @@ def verify_course(path: Path) -> dict[str, Any]:
     _check_closed(path)
     try:
         partition, spec = Partition.from_json(value["tasks"]), ImageSpec.from_json(value["spec"])
-        claim = Claim.from_json(value["claim"])
         checked = [verify(task) for task in _tasks(path, len(partition.tasks))]
         for number, task in enumerate(_tasks(path, len(partition.tasks)), start=1):
             _check_task(task, partition.until(number), spec, str(value["method"]))
-        privacy = privacy_of_tasks(path, len(partition.tasks))
-        card = course_card(value, privacy.claim)
+        claim = privacy_of_tasks(path, len(partition.tasks)).claim
+        told = _course_json(str(value["method"]), spec, partition, claim, stage_scores(value))
+        card, same_words = course_card(told, claim), value["veilset"] == __version__
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError("a complete course.json", f"{error!r}", "Copy the course again.") from error
-    if claim != privacy.claim:
-        raise ArtifactError(privacy.claim.summary, claim.summary, "Do not trust this course.")
-    if value["veilset"] == __version__ and (_about(path) / CARD).read_bytes() != card.encode():
+    others = sorted(name for name in {*value, *told} - {"veilset"} if value.get(name) != told.get(name))
+    if others:
+        raise ArtifactError("what the tasks say", f"something else as {', '.join(others)}", "Do not trust this course.")
+    if same_words and (_about(path) / CARD).read_bytes() != card.encode():
         raise ArtifactError("the card of this claim", "another text in README.md", "Do not trust this course.")
     return {
-        "method": str(value["method"]),
-        "claim": privacy.claim.summary,
+        "method": told["method"],
+        "claim": claim.summary,
         "tasks": [f"{', '.join(task.classes)}: epsilon {shown(one['epsilon'])}" for task, one in
                   zip(partition.tasks, checked, strict=True)],
-        "epsilon": privacy.claim.epsilon,
-        "accountant": privacy.claim.accountant,
-        "epsilon_renyi": privacy.claim.cross_check,
+        "epsilon": claim.epsilon,
+        "accountant": claim.accountant,
+        "epsilon_renyi": claim.cross_check,
+        **({"scores": STATED} if told["scores"] else {}),
         "verdict": "no class is in two tasks, and the stated epsilon is that of the dearest task",
     }  # fmt: skip
 
@@ -107,9 +153,8 @@ def export_course(path: Path, out: Path) -> dict[str, Any]:
     require_empty(out)
     for number, task in enumerate(_tasks(path, len(checked["tasks"])), start=1):
         export(task, out / "tasks" / str(number))
-    for name in (COURSE, CARD, FIGURE):
-        if (_about(path) / name).is_file():
-            shutil.copyfile(_about(path) / name, out / name)
+    for name in (COURSE, CARD):
+        shutil.copyfile(_about(path) / name, out / name)
     return checked
 
 
@@ -125,18 +170,16 @@ claim; this page is about all of them together.
 {tasks_table(value["tasks"])}
 
 {claim_text(claim, "course")}
-{_scores_text(value["scores"], claim)}"""
+{_scores_text(stage_scores(value), claim)}"""
 
 
-def _scores_text(scores: Sequence[dict[str, Any]], claim: Claim) -> str:
+def _scores_text(scores: Sequence[StageScore], claim: Claim) -> str:
     if not scores:
         return ""
-    rows = []
-    for score in scores:
-        spread = "" if score["sd"] is None else f" ± {score['sd']:.4f}"
-        rows.append(f"| {score['stage']} | {score['num_classes']} | {score['mean']:.4f}{spread} | {score['n']} |")
     head = ["| after task | classes so far | accuracy | seeds |", "|---|---|---|---|"]
-    text = ["", "## Accuracy on a public test set", "", f"![accuracy]({FIGURE})", "", *head, *rows, ""]
+    rows = [f"| {score.stage} | {score.num_classes} | {score.shown} | {score.n} |" for score in scores]
+    stated = f"Measured on {scores[0].test}. These numbers are {STATED}. `veilset compare` draws them."
+    text = ["", "## Accuracy on a public test set", stated, "", *head, *rows, ""]
     return "\n".join(text if on_benchmark(claim) else [*text, COMPARED, ""])
 
 
@@ -144,10 +187,10 @@ def _check_task(path: Path, partition: Partition, spec: ImageSpec, method: str) 
     """A task's release is about its own classes and declared size, or, for a classifier, about all until then."""
     config = parse_json(read_release(release_folder(path))["config.json"], "config.json")
     task, classifier = partition.tasks[-1], is_classifier(config)
-    classes = spec.class_names if classifier else task.classes
-    expected = (method, list(classes), partition.to_json()[-1]["declared_size"])
+    images = spec if classifier else replace(spec, class_names=task.classes)
+    expected = (method, images.to_json(), task.declared_size)
     size = config["tasks"][-1]["declared_size"] if classifier else config["declared_size"]
-    if (config["method"], config["spec"]["class_names"], size) != expected:
+    if (config["method"], config["spec"], size) != expected:
         raise ArtifactError(f"a task of {expected}", f"another in {path}", "Do not trust this course.")
     if classifier and Partition.from_json(config["tasks"]) != partition:
         raise ArtifactError("the tasks of this course so far", f"others in {path}", "Do not trust this course.")
@@ -160,7 +203,7 @@ def _about(path: Path) -> Path:
 
 def _check_closed(path: Path) -> None:
     """Refuses files that nothing vouches for beside the page; those of tasks are in their own manifests."""
-    page = {COURSE, CARD, FIGURE}
+    page = {COURSE, CARD}
     strangers = {one.name for one in _about(path).iterdir()} - (page | {"tasks"} if _about(path) == path else page)
     if strangers:
         raise ArtifactError("a course and nothing else", f"{sorted(strangers)}", "Remove what is not part of it.")

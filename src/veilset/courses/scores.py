@@ -16,7 +16,7 @@ from veilset.classifier import open_classifier
 from veilset.courses.course import Course
 from veilset.courses.figure import stage_panel
 from veilset.courses.folder import CourseFolder
-from veilset.courses.release import FIGURE, write_course_release
+from veilset.courses.release import StageScore, write_course_release
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, MissingExtra
 from veilset.evaluate import Score, gen2real, released2real
@@ -27,8 +27,10 @@ from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
 from veilset.report.plots import continual
+from veilset.score_release import benchmark_stamps
 from veilset.scoring import SCORES, Warn, check_public, overlap_warnings
 
+FIGURE = "accuracy.png"
 PRIVATE = "private test images"
 
 
@@ -49,6 +51,7 @@ class Judges:
 
 def check_test(course: Course, test: ImageSet) -> None:
     """Whether a course can be measured on these images: asked before anything is spent."""
+    benchmark_stamps(test.source.benchmark)  # refuses a name that could not be published
     check_shapes(course.spec, test.spec)
     test.of_classes(course.partition.class_names)
 
@@ -137,22 +140,24 @@ def union(parts: Sequence[ImageSet]) -> ImageSet:
 
 
 def _show(folder: CourseFolder, course: Course, test: ImageSet, scores: Sequence[Score], warn: Warn) -> None:
-    """The figure for the owner; where every score is public, figure and scores for everybody."""
-    public = not any(score.touched_private_data for score in scores)
-    rows = [
-        {
-            "stage": stage, "num_classes": len(course.partition.seen(stage)), "mean": score.mean, "sd": score.sd,
-            "n": score.n, "metric": score.metric, "test": test.source.benchmark,
-        }
-        for stage, score in enumerate(scores, start=1)
-    ]  # fmt: skip
-    claim = write_course_release(folder, course, rows if public else ())
+    """The figure for the owner; where every score is public, scores for everybody, who can draw it from them."""
+    name = test.source.benchmark
+    private = name is None or any(score.touched_private_data for score in scores)
+    claim = write_course_release(folder, course, [] if private else _rows(course, scores, str(name)))
     accuracies = {course.method: [(score.mean, score.sd) for score in scores]}
-    panel = stage_panel(test.source.benchmark or PRIVATE, claim, course.partition, accuracies)
+    panel = stage_panel(name or PRIVATE, claim, course.partition, accuracies)
     try:
         picture = continual([panel], image_format="png")
     except MissingExtra as error:
         return warn(f"no figure: {error.todo}")
     write_atomically(folder.vault / FIGURE, picture, mode=0o600)
-    if public:
-        write_atomically(folder.release / FIGURE, picture)
+
+
+def _rows(course: Course, scores: Sequence[Score], test: str) -> list[StageScore]:
+    return [
+        StageScore(
+            stage=stage, num_classes=len(course.partition.seen(stage)), mean=score.mean, sd=score.sd, n=score.n,
+            metric=score.metric, test=test,
+        )
+        for stage, score in enumerate(scores, start=1)
+    ]  # fmt: skip
