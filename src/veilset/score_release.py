@@ -65,6 +65,11 @@ def on_benchmark(claim: Claim) -> bool:
     return bool(stamps) and all(names_a_benchmark((stamp,)) for stamp in stamps)
 
 
+def told_by_scores(claim: Claim, *, public: bool) -> str:
+    """What has to stand beside exact scores, some of them `public`; nothing where they tell no more than numbers."""
+    return COMPARED if public and not on_benchmark(claim) else ""
+
+
 def row_bound(num_counts: int) -> float:
     """Norm of a test image's row: at most all of `num_counts` answers right, and 1 for the total."""
     return math.sqrt(num_counts + 1)

@@ -7,6 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from veilset.evaluate import Score
+from veilset.score_release import COMPARED
+
 Cli = Callable[..., tuple[int, str, str]]
 
 
@@ -27,6 +30,16 @@ def test_runs_are_shown_on_stderr_and_as_one_line_on_stdout(
     assert "do not share" in err
     assert "nowhere: not a run" in err
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_public_scores_of_private_images_are_shown_with_what_they_tell(
+    cli: Cli, copy_of_run: Callable[..., Path]
+) -> None:
+    run = copy_of_run()
+    assert COMPARED not in cli("compare", run)[2]
+    score = Score.over_seeds("gen2real/cnn", [0.9], touched_private_data=False)
+    (run / "vault" / "scores.json").write_text(json.dumps([score.to_json()]))
+    assert COMPARED in cli("compare", run)[2]
 
 
 def test_quiet_leaves_only_the_result(cli: Cli, copy_of_run: Callable[..., Path]) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from veilset.score_release import COMPARED
+
 from .conftest import Cli
 
 TASKS = ["--tasks", "dog, cat;bird,fish", "--declared-sizes", "10"]
@@ -69,6 +71,22 @@ def test_public_images_do_not_make_the_test_images_public(cli: Cli, photos: Path
         assert {score["touched_private_data"] for score in json.loads(out)["scores"]} == {private}
         card = (tmp_path / f"{private}" / "release" / "README.md").read_text()
         assert ("Accuracy on a public test set" in card) == (not private)
+
+
+def test_courses_are_compared_with_what_public_scores_of_private_images_tell(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    test = some_photos(tmp_path / "test", 1)
+    words = ["continual", photos, "--epsilon", "1", *TINY, *TASKS, *JUDGES, "--test", test]
+    for name, more, told in (
+        ("a", ["--test-benchmark", "theirs"], True),
+        ("b", ["--test-benchmark", "theirs", "--benchmark", "mine"], False),
+        ("c", [], False),
+    ):
+        assert cli(*words, *more, "--out", tmp_path / name)[0] == 0
+        code, _, err = cli("compare", tmp_path / name)
+        assert code == 0, err
+        assert (COMPARED in err) == told
 
 
 def test_the_classifier_baseline_is_a_method_of_this_command_alone(cli: Cli, photos: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from veilset.report.compare_page import MARK, utility_figures, write_comparison
 from veilset.report.pages import TEMPLATES
 from veilset.report.vault import training_cost
 from veilset.run_folder import RunFolder
+from veilset.score_release import COMPARED
 from veilset.sharing import export
 
 OPEN = (open_score(),)
@@ -105,6 +106,13 @@ def test_a_page_about_public_benchmarks_is_not_marked(copy_of: Copy, tmp_path: P
     comparison = compare_runs([copy_of("published", OPEN).path])
     assert not comparison.private
     assert "do not share" not in page_of(comparison, tmp_path / "out.html")
+
+
+def test_public_scores_of_private_images_are_shown_with_what_they_tell(copy_of: Copy, tmp_path: Path) -> None:
+    for kind, scores, told in (("proven", OPEN, True), ("none", (secret_score(),), False), ("published", OPEN, False)):
+        comparison = compare_runs([copy_of(kind, scores).path])
+        assert bool(comparison.told) == told
+        assert (COMPARED in page_of(comparison, tmp_path / "out.html")) == told
 
 
 def test_a_private_score_marks_even_a_benchmark_run(copy_of: Copy) -> None:

@@ -56,6 +56,8 @@ def _compare_courses(sources: list[Path], out: Path | None, show: Show) -> None:
         show.say(f"{title}; {terms}")
         for line in aligned([head, *map(_course_row, mine)]):
             show.say(line)
+    for told in dict.fromkeys(course.told for course in courses if course.told):
+        show.say(told)
     if any(course.private for course in courses):
         show.warn("accuracies here were taken from private images: for the owner, do not share")
     result(
@@ -76,11 +78,13 @@ def _course_row(course: ComparedCourse) -> list[str]:
 
 
 def text_lines(comparison: Comparison) -> list[str]:
-    """The comparison for a terminal: one table per group, then what could not be compared."""
+    """The comparison for a terminal: one table per group, what scores tell beside that, and what was not compared."""
     lines = []
     for group in comparison.groups:
         lines += [group.title, "; ".join(text for text in (group.terms, group.data) if text)]
         lines += [*aligned(_table(group)), ""]
+    if comparison.told:
+        lines += [comparison.told, ""]
     if comparison.skipped:
         lines += ["Not compared", *(f"  {item.path}: {item.state}, {item.reason}" for item in comparison.skipped), ""]
     return lines

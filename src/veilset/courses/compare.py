@@ -16,6 +16,7 @@ from veilset.files import write_atomically
 from veilset.partition import Partition
 from veilset.privacy.claim import Claim
 from veilset.report.plots import StagePanel, continual
+from veilset.score_release import told_by_scores
 
 FORMATS = ("svg", "png")
 
@@ -32,6 +33,11 @@ class ComparedCourse:
     test: str
     scores: Accuracies
     private: bool
+
+    @property
+    def told(self) -> str:
+        """What its scores tell beside their numbers."""
+        return told_by_scores(self.claim, public=not self.private)
 
     @property
     def shared(self) -> tuple[tuple[str, str], Partition]:

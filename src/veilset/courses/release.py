@@ -24,7 +24,7 @@ from veilset.files import require_empty, write_atomically
 from veilset.model import release_folder
 from veilset.partition import Partition, partitioned
 from veilset.privacy.claim import Claim, shown
-from veilset.score_release import COMPARED, is_benchmark_name, on_benchmark
+from veilset.score_release import is_benchmark_name, told_by_scores
 from veilset.sharing import export, verify
 from veilset.version import __version__
 
@@ -179,8 +179,8 @@ def _scores_text(scores: Sequence[StageScore], claim: Claim) -> str:
     head = ["| after task | classes so far | accuracy | seeds |", "|---|---|---|---|"]
     rows = [f"| {score.stage} | {score.num_classes} | {score.shown} | {score.n} |" for score in scores]
     stated = f"Measured on {scores[0].test}. These numbers are {STATED}. `veilset compare` draws them."
-    text = ["", "## Accuracy on a public test set", stated, "", *head, *rows, ""]
-    return "\n".join(text if on_benchmark(claim) else [*text, COMPARED, ""])
+    told = told_by_scores(claim, public=True)
+    return "\n".join(["", "## Accuracy on a public test set", f"{stated} {told}".strip(), "", *head, *rows, ""])
 
 
 def _check_task(path: Path, partition: Partition, spec: ImageSpec, method: str) -> None:

@@ -24,6 +24,7 @@ from veilset.report.content import flattened
 from veilset.report.scores import column_name
 from veilset.report.vault import read_log, read_scores, training_cost
 from veilset.run_folder import RunFolder
+from veilset.score_release import told_by_scores
 from veilset.sharing import verify
 
 Basis = Literal["proven", "published", "none"]
@@ -59,6 +60,11 @@ class ComparedRun:
     @property
     def benchmark(self) -> bool:
         return any(stamp.startswith(BENCHMARK) for stamp in self.claim.stamps)
+
+    @property
+    def told(self) -> str:
+        """What its scores tell beside their numbers."""
+        return told_by_scores(self.claim, public=not all(score.touched_private_data for score in self.scores))
 
     @property
     def private(self) -> bool:
@@ -114,6 +120,11 @@ class Comparison:
     @property
     def private(self) -> bool:
         return any(run.private for run in self.runs)
+
+    @property
+    def told(self) -> str:
+        """What some of the scores tell beside their numbers."""
+        return next((run.told for run in self.runs if run.told), "")
 
     def to_json(self) -> dict[str, Any]:
         groups = [

@@ -46,6 +46,7 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
     """Everything the template shows, in its order."""
     return {
         "private": comparison.private,
+        "told": comparison.told,
         "count": len(comparison.runs),
         "groups": [_group(group) for group in comparison.groups],
         "figures": [

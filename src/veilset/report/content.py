@@ -17,7 +17,7 @@ from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Re
 from veilset.privacy.ledger import LedgerRecord
 from veilset.report.charts import attack_curve
 from veilset.report.scores import score_content
-from veilset.score_release import COMPARED, NoisyScores, on_benchmark
+from veilset.score_release import NoisyScores, told_by_scores
 
 WEAK_ABOVE = 10.0
 """Above this epsilon the word "private" alone would mislead: an attacker may become e^10 times surer."""
@@ -64,7 +64,7 @@ def page_content(
         "picture": None if picture is None else base64.b64encode(picture).decode(),
         "rows": list(spec.class_names[:ROWS_SHOWN]),
         "scores": [score_content(score, spec, scores) for score in scores],
-        "compared": "" if on_benchmark(claim) or all(score.touched_private_data for score in scores) else COMPARED,
+        "told": told_by_scores(claim, public=not all(score.touched_private_data for score in scores)),
         "noisy": [_noisy_row(one) for one in noisy],
         "noisy_together": together(noisy),
         "events": [_event_row(event, count, one) for one in records for event, count in one.charged.items()],
