@@ -90,6 +90,19 @@ def test_what_has_no_proof_or_makes_no_sense_is_refused(
         some_course(**options)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [({"wings": 2}, "an option of dp-merf"), ({"steps": 0}, "steps"), ({"epsilon": -1.0}, "epsilon"),
+     ({"delta": 2.0}, "delta")],
+    ids=["option", "value", "epsilon", "delta"],
+)  # fmt: skip
+def test_what_is_wrong_whatever_the_tasks_is_told_before_tasks_are_asked_for(
+    wrong: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        some_course(**{"tasks": None, **wrong})
+
+
 def test_an_unknown_method_is_named_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match="dp-sgd"):
         course_for(some_images(), method="dpsgd", epsilon=1.0, tasks=TASKS, declared_sizes=[20])

@@ -14,7 +14,7 @@ from veilset.data.known import KNOWN
 from veilset.data.spec import Images, ImageSpec
 from veilset.errors import ConfigError, PrivacyError
 from veilset.methods.base import Mechanism, PublicFacts, get_mechanism
-from veilset.methods.plan import Plan, plan_mechanism
+from veilset.methods.plan import Plan, plan_mechanism, requested_config
 from veilset.partition import Partition, Task, check_neighbours
 from veilset.privacy.bounds import Adjacency, Unit
 
@@ -103,14 +103,16 @@ def course_for(
     Raises: PrivacyError where parallel composition does not hold: a class in two tasks, replace, or users.
     """
     check_neighbours(adjacency, unit)
-    if epsilon is None:
-        raise ConfigError("an epsilon", "none", "Pass --epsilon; it has no default because only you can choose it.")
     if settings.get("public_images"):
         raise PrivacyError(
             "tasks that learn from their own images alone",
             f"public images, {settings['public_images']}",
             "Leave them out: nobody would compare them with the private images of another task.",
         )
+    mechanism = get_mechanism(method)
+    settings = settings if "preset" in settings else {**SETTINGS.get(method, {}), **settings}
+    requested_config(mechanism, epsilon=epsilon, delta=delta, accounting="proven", settings=settings)
+    assert epsilon is not None  # or it had been refused
     partition = _partition(images, tasks, declared_sizes)
     unknown = [name for name in partition.class_names if name not in images.spec.class_names]
     if unknown:
@@ -118,13 +120,13 @@ def course_for(
             f"tasks of the classes {', '.join(images.spec.class_names)}", ", ".join(unknown), "Correct the tasks."
         )
     return Course(
-        method=get_mechanism(method).name,
+        method=mechanism.name,
         spec=replace(images.spec, class_names=partition.class_names),
         partition=partition,
         epsilon=float(epsilon),
         delta=delta,
         seed=seed,
-        settings=settings if "preset" in settings else {**SETTINGS.get(method, {}), **settings},
+        settings=settings,
     )
 
 
