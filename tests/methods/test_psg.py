@@ -13,6 +13,7 @@ from contract.sensitivity import run_world
 
 import veilset
 from veilset.data.spec import ImageSpec
+from veilset.engines import sampled_sets
 from veilset.errors import BudgetExceeded, ConfigError
 from veilset.methods import psg
 from veilset.methods.base import PublicFacts, make_config
@@ -101,7 +102,7 @@ def test_every_release_is_one_sampled_gaussian_at_the_declared_rate() -> None:
 def test_one_run_more_than_planned_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The authors' loop does a run more than their accountant counts."""
     plan = tiny_plan(make_images(), "psg", **ALL)
-    monkeypatch.setattr(psg, "last_step", lambda *_, planned, **__: planned + tiny_config().steps_of_a_run)
+    monkeypatch.setattr(sampled_sets, "last_step", lambda *_, planned, **__: planned + tiny_config().steps_of_a_run)
     with pytest.raises(BudgetExceeded):
         execute(make_images(), plan, tmp_path / "run")
     assert not (tmp_path / "run" / "release").exists()
@@ -185,7 +186,7 @@ def test_the_private_network_sees_images_standardised_by_declared_constants() ->
 def test_a_fit_that_crashed_in_a_run_does_not_buy_its_releases_again(
     prior: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(psg, "steps_between", lambda *_: 2)
+    monkeypatch.setattr(sampled_sets, "steps_between", lambda *_: 2)
     images, run = make_images(), tmp_path / "run"
     plan = tiny_plan(images, "psg", **ALL, runs=3, prior=prior, channels=8)
     planned = steps(plan.planned)

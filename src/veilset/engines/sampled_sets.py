@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
+from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ASSUMPTIONS, GradientTerms, check_width
-from veilset.engines.contexts import PublicFacts
+from veilset.engines.contexts import FitContext, PublicFacts
 from veilset.engines.gradient_matching import Standard
-from veilset.engines.option_checks import at_least_one, option, positive
+from veilset.engines.option_checks import at_least_one, option, positive, two_classes
 from veilset.engines.per_sample_gradients import Forward, Losses, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
 from veilset.errors import ConfigError
@@ -61,10 +63,16 @@ class SampledReleases:
         "the constants by which images are standardised are declared, not measured on the data",
     )
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+    name: ClassVar[str]
     published_source: ClassVar[str]
 
     def terms(self, config: Any, facts: PublicFacts) -> GradientTerms:
-        raise NotImplementedError
+        """Of gradients of a classifier, which has something to tell apart; what sums other rows has its own."""
+        two_classes(self.name, facts.spec)
+        return GradientTerms(
+            declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
+            rows_per_user=facts.rows_per_user,
+        )  # fmt: skip
 
     def releases(self, config: Any, facts: PublicFacts) -> int:
         raise NotImplementedError
@@ -75,6 +83,27 @@ class SampledReleases:
 
     def reserve(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # a resumed run leaves out its last steps instead
+
+    def steps_to_go(
+        self, config: Any, context: FitContext, doing: str, most: int, name: str, *kept: Any
+    ) -> Iterator[int]:
+        """The steps of a fit, one release in each, counted from 0; after a crash, from where it was kept.
+
+        Args:
+            most: steps from one checkpoint to the next.
+            name: of the checkpoint; `kept` is in it, as `checkpointing.keep` takes it.
+        """
+        event = self.terms(config, context.facts).event(context.noise_multiplier, context.facts.adjacency)
+        planned = self.releases(config, context.facts)
+        done = restore(context.checkpoints, name, *kept)
+        last = last_step(context.door.ledger, event, done=done, planned=planned)
+        doing, every = left_out(doing, last, planned), steps_between(planned, most)
+        context.progress(doing, done, last)
+        for step in range(done, last):
+            yield step
+            if (step + 1) % every == 0 or step + 1 == last:
+                keep(context.checkpoints, name, step + 1, *kept)
+            context.progress(doing, step + 1, last)
 
     def published_config(self, config: Any) -> Any:
         return config
@@ -89,7 +118,7 @@ class SampledReleases:
 
 
 class SampledSet(SampledReleases):
-    """A method but for its name, its settings, the terms of a release, its forecast and its fit."""
+    """A method but for its name, its settings, its forecast and its fit."""
 
     def releases(self, config: SetSettings, facts: PublicFacts) -> int:
         return config.releases

@@ -18,10 +18,9 @@ from typing import ClassVar
 import torch
 
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, check_width
+from veilset.engines.clipped_gradients import ClippedGradients, check_width
 from veilset.engines.gradient_matching import Standard
-from veilset.engines.option_checks import at_least_one, option, positive, two_classes
+from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
 from veilset.errors import ConfigError
@@ -65,13 +64,6 @@ class DpSgd(SampledReleases):
     Config: ClassVar[type] = DpSgdConfig
     published_source: ClassVar[str] = "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus"
 
-    def terms(self, config: DpSgdConfig, facts: PublicFacts) -> GradientTerms:
-        two_classes(self.name, facts.spec)
-        return GradientTerms(
-            declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
-            rows_per_user=facts.rows_per_user,
-        )  # fmt: skip
-
     def releases(self, config: DpSgdConfig, facts: PublicFacts) -> int:
         return config.epochs * math.ceil(facts.declared_size / config.expected_batch)
 
@@ -99,22 +91,13 @@ class DpSgd(SampledReleases):
         network = ConvNet(context.facts.spec, draws, width=config.width)
         if before is not None:
             network.load_state_dict(before.state_dict())
-        terms = self.terms(config, context.facts)
-        private = ClippedGradients(images, terms, device=context.device)
+        private = ClippedGradients(images, self.terms(config, context.facts), device=context.device)
         gradients = PerSampleGradients(network, losses=standardised_losses(config.standard), replayed=True)
         optimiser = torch.optim.SGD(network.parameters(), lr=config.learning_rate)
-        done = restore(context.checkpoints, "classifier", network, optimiser, draws)
-        event = terms.event(context.noise_multiplier, context.facts.adjacency)
-        planned = self.releases(config, context.facts)
-        last = last_step(context.door.ledger, event, done=done, planned=planned)
-        doing, every = left_out(DOING, last, planned), steps_between(planned, CHECKPOINT_EVERY)
-        context.progress(doing, done, last)
-        for step in range(done, last):
+        kept = (network, optimiser, draws)
+        for _ in self.steps_to_go(config, context, DOING, CHECKPOINT_EVERY, "classifier", *kept):
             released = private.release(gradients, context.door, context.noise_multiplier)
             for value, gradient in zip(network.parameters(), released, strict=True):
                 value.grad = gradient
             optimiser.step()
-            if (step + 1) % every == 0 or step + 1 == last:
-                keep(context.checkpoints, "classifier", step + 1, network, optimiser, draws)
-            context.progress(doing, step + 1, last)
         return network

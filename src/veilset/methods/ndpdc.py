@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from veilset.data.spec import Images, ImageSet
-from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
 from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, option, positive
@@ -91,18 +90,13 @@ class Ndpdc(SampledSet):
     def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)
         spec, draws = context.facts.spec, context.generator("ndpdc networks")
-        terms = self.terms(config, context.facts)
-        private = ClippedGradients(images, terms, device=context.device)
+        private = ClippedGradients(images, self.terms(config, context.facts), device=context.device)
         network = ConvNet(spec, draws, width=config.width).requires_grad_(False)
         made = FreePixels(spec, config.images_per_class, config.standard, context.generator("ndpdc images"))
         optimiser = torch.optim.SGD(made.parameters(), lr=config.pixel_rate, momentum=config.pixel_momentum)
         counts = torch.zeros(spec.num_classes, dtype=torch.float64, device=context.device)
-        done = restore(context.checkpoints, "set", made, optimiser, draws, {"counts": counts})
-        event = terms.event(context.noise_multiplier, context.facts.adjacency)
-        last = last_step(context.door.ledger, event, done=done, planned=config.steps)
-        doing, every = left_out(DOING, last, config.steps), steps_between(config.steps, CHECKPOINT_EVERY)
-        context.progress(doing, done, last)
-        for step in range(done, last):
+        kept = (made, optimiser, draws, {"counts": counts})
+        for step in self.steps_to_go(config, context, DOING, CHECKPOINT_EVERY, "set", *kept):
             restart(network, draws)
             sums = private.release_by_class(
                 lambda inputs, _: network.features(config.standard.of(inputs)), context.door, context.noise_multiplier
@@ -113,9 +107,6 @@ class Ndpdc(SampledSet):
             distance = match_means(network, made, optimiser, targets, config.clip_norm)
             if (step + 1) % HISTORY_EVERY == 0:
                 context.history("matching distance", step + 1, float(distance))
-            if (step + 1) % every == 0 or step + 1 == last:
-                keep(context.checkpoints, "set", step + 1, made, optimiser, draws, {"counts": counts})
-            context.progress(doing, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
 
 

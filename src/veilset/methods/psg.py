@@ -22,10 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSet, ImageSpec
-from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
+from veilset.engines.clipped_gradients import ClippedGradients
 from veilset.engines.gradient_matching import FreePixels, GeneratedImages, GradientMatching
-from veilset.engines.option_checks import at_least_one, option, positive, two_classes
+from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import (
     CPU_SPEED,
@@ -99,13 +98,6 @@ class Psg(SampledSet):
         "small": {"runs": 40, "rounds": 4, "steps": 5, "epochs": 10, "width": 32, "pixel_rate": 1.0},
     }
 
-    def terms(self, config: PsgConfig, facts: PublicFacts) -> GradientTerms:
-        two_classes(self.name, facts.spec)
-        return GradientTerms(
-            declared_size=facts.declared_size, expected_batch=config.expected_batch, clip_norm=config.clip_norm,
-            rows_per_user=facts.rows_per_user,
-        )  # fmt: skip
-
     def forecast(self, config: PsgConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec, sensitivity = facts.spec, facts.sensitivity(config.clip_norm)
         network = ConvNet(spec, torch.Generator(), width=config.width)
@@ -128,19 +120,14 @@ class Psg(SampledSet):
     def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)
         spec, draws = context.facts.spec, context.generator("psg networks")
-        terms = self.terms(config, context.facts)
-        private = ClippedGradients(images, terms, device=context.device)
+        private = ClippedGradients(images, self.terms(config, context.facts), device=context.device)
         network = ConvNet(spec, draws, width=config.width)
         gradients = PerSampleGradients(network, losses=standardised_losses(config.standard), replayed=True)
         made = start(config, spec, context.generator("psg images"))
         matching = matching_of(config, network, made, labels_of(spec, config.images_per_class, context.device))
         both = nn.ModuleDict({"set": made, "network": network})
-        done = restore(context.checkpoints, "set", both, matching.optimiser, draws)
-        event = terms.event(context.noise_multiplier, context.facts.adjacency)
-        last = last_step(context.door.ledger, event, done=done, planned=config.releases)
-        doing, every = left_out(DOING, last, config.releases), steps_between(config.releases, CHECKPOINT_EVERY)
-        context.progress(doing, done, last)
-        for step in range(done, last):
+        kept = (both, matching.optimiser, draws)
+        for step in self.steps_to_go(config, context, DOING, CHECKPOINT_EVERY, "set", *kept):
             place = step % config.steps_of_a_run + 1
             if place == 1:
                 restart(network, draws)
@@ -149,9 +136,6 @@ class Psg(SampledSet):
                 matching.train(config.schedule[1], draws)
             if (step + 1) % HISTORY_EVERY == 0:
                 context.history("matching distance", step + 1, float(matching.distance))
-            if (step + 1) % every == 0 or step + 1 == last:
-                keep(context.checkpoints, "set", step + 1, both, matching.optimiser, draws)
-            context.progress(doing, step + 1, last)
         return FixedImages.of(spec, config.standard.undone(made()))
 
 
