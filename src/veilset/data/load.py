@@ -77,19 +77,10 @@ def load(
         DataError: the images cannot be read as asked.
         ConfigError: an argument is not usable.
     """
-    options = ReadOptions(
-        size=size,
-        fit=fit,
-        color=color,
-        split=split,
-        class_names=class_names,  # type: ignore[arg-type]  # made a tuple by ReadOptions
-        ids=ids,
-        users=users,
-        strict=strict,
-        source=_described(source, benchmark, fit),
-        progress=progress,
-    )
-    return _opened(source, labels, options).read()
+    return _collection(
+        source, labels, size=size, fit=fit, color=color, split=split, class_names=class_names, ids=ids, users=users,
+        strict=strict, benchmark=benchmark, progress=progress,
+    ).read()  # fmt: skip
 
 
 def stream(source: Any, *, in_memory: int = IN_MEMORY, **options: Any) -> ImageSet | LazyImages:
@@ -98,47 +89,25 @@ def stream(source: Any, *, in_memory: int = IN_MEMORY, **options: Any) -> ImageS
     A folder, a manifest or an ``.npz`` file of more than ``in_memory`` bytes of pixels stays on disk and is read batch
     by batch; whatever is smaller, or can only be read whole, is loaded. The records and their order are the same.
     """
-    given = {"source": _described(source, options.pop("benchmark", None), options.get("fit")), **options}
-    collection = _opened(source, given.pop("labels", None), ReadOptions(**given))
+    collection = _collection(source, **options)
     images = collection.stream()
     if images is not None and len(images) * images.spec.num_values > in_memory:
         return images
     return collection.read()
 
 
-def inspect(
-    source: Any,
-    labels: Any = None,
-    *,
-    size: tuple[int, int] | None = None,
-    fit: Fit | None = None,
-    color: Color | None = None,
-    split: Split = "train",
-    class_names: Sequence[str] | None = None,
-    ids: Any = None,
-    users: Any = None,
-    strict: bool = False,
-    benchmark: str | None = None,
-    progress: Progress | None = None,
-) -> tuple[ImageSpec, int]:
+def inspect(source: Any, labels: Any = None, **options: Any) -> tuple[ImageSpec, int]:
     """The public shape of a collection and a suggestion for its declared size; takes the arguments of `load`.
 
     Only names, headers and labels are read, no pixels. A data set of pairs has no headers, so it is read in full.
     """
-    options = ReadOptions(
-        size=size,
-        fit=fit,
-        color=color,
-        split=split,
-        class_names=class_names,  # type: ignore[arg-type]  # made a tuple by ReadOptions
-        ids=ids,
-        users=users,
-        strict=strict,
-        source=_described(source, benchmark, fit),
-        progress=progress,
-    )
-    collection = _opened(source, labels, options)
+    collection = _collection(source, labels, **options)
     return collection.spec(), suggest_declared_size(len(collection))
+
+
+def _collection(source: Any, labels: Any = None, *, benchmark: Any = None, **options: Any) -> Collection:
+    described = _described(source, benchmark, options.get("fit"))
+    return _opened(source, labels, ReadOptions(source=described, **options))
 
 
 def _described(source: Any, benchmark: Any, fit: Fit | None) -> Source:
