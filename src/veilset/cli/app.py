@@ -69,6 +69,9 @@ ORDER = (
     *("sketch", "synthesize", "continual", "weights"),
 )
 """Of the commands in the help: that in which people need them."""
+AllowPublished = Annotated[
+    bool, typer.Option("--allow-published-accounting", help="Let a published epsilon near private data.")
+]
 
 
 class _InOrder(TyperGroup):
@@ -177,10 +180,7 @@ def fit(
     strict: Strict = False, benchmark: Benchmark = None, seed: Seed = 0, device: Device = "auto",
     plan: Annotated[Path | None, typer.Option(help="Run this plan, made by `veilset plan --out`.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
-    allow_published_accounting: Annotated[
-        bool, typer.Option("--allow-published-accounting", help="Let a published epsilon near private data.")
-    ] = False,
-    dp_scores: DpScores = None,
+    allow_published_accounting: AllowPublished = False, dp_scores: DpScores = None,
     test: Annotated[str | None, typer.Option(help="With --dp-scores: the test images of `veilset evaluate`.")] = None,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip

@@ -42,30 +42,31 @@ from veilset.privacy.bounds import Adjacency, Unit
 TASKS = (
     f'Classes of each task, e.g. "cat,dog;bird,fish". {" and ".join(SPLITS)} have the order of SplitMNIST: five of two.'
 )
+Method = Annotated[str, typer.Option(help="A method of `veilset methods`, or dp-sgd: a classifier.")]
+Epsilon = Annotated[float | None, typer.Option(help="Of each task, and of all together. No default.")]
+Tasks = Annotated[str | None, typer.Option(help=TASKS)]
+DeclaredSizes = Annotated[
+    str | None, typer.Option(help="Public, rounded number of images of each task, e.g. 12000,9000; or one for all.")
+]
+Test = Annotated[
+    str | None, typer.Option(help="Real test images to measure each stage on; known data sets have their own.")
+]
+TestBenchmark = Annotated[
+    str | None, typer.Option(help="Declare the images of --test a public benchmark of this name.")
+]
+JudgedBy = Annotated[str, typer.Option(help="Who judges released images: convnet (PSG's), cnn, ...")]
 
 
 def continual(
     context: typer.Context, source: Source,
     out: Annotated[Path, typer.Option(help="Folder of the course to write (new or empty).")],
-    method: Annotated[str, typer.Option(help="A method of `veilset methods`, or dp-sgd: a classifier.")] = "psg",
-    epsilon: Annotated[float | None, typer.Option(help="Of each task, and of all together. No default.")] = None,
-    tasks: Annotated[str | None, typer.Option(help=TASKS)] = None,
-    declared_sizes: Annotated[
-        str | None, typer.Option(help="Public, rounded number of images of each task, e.g. 12000,9000; or one for all.")
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(help="Real test images to measure each stage on; known data sets have their own.")
-    ] = None,
-    classifier: Annotated[str, typer.Option(help="Who judges released images: convnet (PSG's), cnn, ...")] = "convnet",
+    method: Method = "psg", epsilon: Epsilon = None, tasks: Tasks = None, declared_sizes: DeclaredSizes = None,
+    test: Test = None, classifier: JudgedBy = "convnet",
     samples_per_class: Annotated[int, typer.Option(help="Images to judge a generator by.")] = 6000,
     seeds: Annotated[int, typer.Option(help="How many classifiers judge each stage.")] = 1,
     delta: Delta = 1e-5, adjacency: Neighbours = "add-remove", unit: UnitOf = "record",
     size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, strict: Strict = False,
-    benchmark: Benchmark = None,
-    test_benchmark: Annotated[
-        str | None, typer.Option(help="Declare the images of --test a public benchmark of this name.")
-    ] = None,
-    seed: Seed = 0, device: Device = "auto",
+    benchmark: Benchmark = None, test_benchmark: TestBenchmark = None, seed: Seed = 0, device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted course in --out.")] = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip

@@ -51,31 +51,29 @@ TestBenchmark = Annotated[
 RealBenchmark = Annotated[
     str | None, typer.Option(help="Declare the images of --real a public benchmark: private ones never are.")
 ]
+Test = Annotated[str, typer.Option(help="Real test images the model never saw: folder, npz, or a known name.")]
+Number = Annotated[
+    int | None, typer.Option("--number", "-n", help="Synthetic images to draw: 60000, or as many as a gigabyte holds.")
+]
+Classifiers = Annotated[str, typer.Option(help="Comma-separated names, e.g. cnn,mlp,lenet; or none.")]
+Preset = Annotated[str | None, typer.Option(help=f"A published protocol instead: {', '.join(PRESETS)}.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Short for --preset quick: eight fast classifiers.")]
+Real = Annotated[
+    str | None, typer.Option(help="Real training images: the same classifiers trained on them (real2real, real2gen).")
+]
+Fidelity = Annotated[str, typer.Option(help=f"Also measure these, comma-separated: {ALL_METRICS}.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        help="How often each classifier is trained: once, or as the preset asks (gs-wgan 5, psg 3, veilset 3), "
+        "which takes so much longer. Noisy scores: once."
+    ),
+]
 
 
 def evaluate(
-    source: Run,
-    test: Annotated[str, typer.Option(help="Real test images the model never saw: folder, npz, or a known name.")],
-    number: Annotated[
-        int | None,
-        typer.Option("--number", "-n", help="Synthetic images to draw: 60000, or as many as a gigabyte holds."),
-    ] = None,
-    classifiers: Annotated[str, typer.Option(help="Comma-separated names, e.g. cnn,mlp,lenet; or none.")] = "cnn,mlp",
-    preset: Annotated[str | None, typer.Option(help=f"A published protocol instead: {', '.join(PRESETS)}.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Short for --preset quick: eight fast classifiers.")] = False,
-    real: Annotated[
-        str | None,
-        typer.Option(help="Real training images: the same classifiers trained on them (real2real, real2gen)."),
-    ] = None,
-    fidelity: Annotated[str, typer.Option(help=f"Also measure these, comma-separated: {ALL_METRICS}.")] = "",
-    dp_scores: DpScores = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            help="How often each classifier is trained: once, or as the preset asks (gs-wgan 5, psg 3, veilset 3), "
-            "which takes so much longer. Noisy scores: once."
-        ),
-    ] = None,
+    source: Run, test: Test, number: Number = None, classifiers: Classifiers = "cnn,mlp", preset: Preset = None,
+    quick: Quick = False, real: Real = None, fidelity: Fidelity = "", dp_scores: DpScores = None, seeds: Seeds = None,
     size: Size = None, fit: Fit = None, color: Color = None, class_names: ClassNames = None, split: Split = "test",
     benchmark: TestBenchmark = None, real_benchmark: RealBenchmark = None, device: Device = "auto",
     quiet: Quiet = False,
@@ -85,12 +83,7 @@ def evaluate(
     The scores are computed from real images without noise: they go to the owner's vault, not into the release. With
     --dp-scores noisy accuracies are bought instead, which may be shared; buy them before you look at exact ones.
     """
-    if quick and preset not in (None, "quick"):
-        raise ConfigError("--quick or --preset", f"both, with {preset}", "Drop one of them.")
-    if real is not None and dp_scores is not None:
-        raise ConfigError("--dp-scores, or exact scores with --real", "both", "real2gen cannot be bought: drop --real.")
-    if real is None and real_benchmark is not None:
-        raise ConfigError("--real-benchmark together with --real", "no --real", "Name the images, or drop the option.")
+    _check_together(quick, preset, real, real_benchmark, dp_scores)
     preset = "quick" if quick else preset
     request = Request(
         number=NUMBER if number is None else number,
@@ -120,6 +113,17 @@ def evaluate(
         _show_bought(bought, source, show)
     else:
         _show_scores(scores, show)
+
+
+def _check_together(
+    quick: bool, preset: str | None, real: str | None, real_benchmark: str | None, dp_scores: float | None
+) -> None:
+    if quick and preset not in (None, "quick"):
+        raise ConfigError("--quick or --preset", f"both, with {preset}", "Drop one of them.")
+    if real is not None and dp_scores is not None:
+        raise ConfigError("--dp-scores, or exact scores with --real", "both", "real2gen cannot be bought: drop --real.")
+    if real is None and real_benchmark is not None:
+        raise ConfigError("--real-benchmark together with --real", "no --real", "Name the images, or drop the option.")
 
 
 def _seeds(given: int | None, preset: str | None) -> tuple[int, ...]:

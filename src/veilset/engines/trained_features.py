@@ -44,14 +44,7 @@ def train_bank(
         draws: on the same device.
     """
     device = images.device
-    weights = [
-        (torch.randn(shape, generator=draws, device=device) * (2 / math.prod(shape[2:])) ** 0.5).requires_grad_()
-        for shape in shapes(spec, count, width)
-    ]
-    length = MAP * MAP * width
-    heads = (
-        torch.randn(count, length, spec.num_classes, generator=draws, device=device) / length**0.5
-    ).requires_grad_()
+    weights, heads = _random_networks(spec, count, width, draws)
     rate = torch.tensor(RATE, device=device)
     optimiser = torch.optim.Adam([*weights, heads], lr=rate, fused=True, capturable=device.type == "cuda")
 
@@ -73,6 +66,17 @@ def train_bank(
         take_step(torch.randint(len(images), (BATCH,), generator=draws, device=device))
         progress(number + 1, steps)
     return FeatureBank.quantised(weights).to(device)
+
+
+def _random_networks(spec: ImageSpec, count: int, width: int, draws: torch.Generator) -> tuple[list[Tensor], Tensor]:
+    """Convolutions of all networks, layer by layer, and what makes classes of their features; to be trained."""
+    weights = [
+        torch.randn(shape, generator=draws, device=draws.device) * (2 / math.prod(shape[2:])) ** 0.5
+        for shape in shapes(spec, count, width)
+    ]
+    length = MAP * MAP * width
+    heads = torch.randn(count, length, spec.num_classes, generator=draws, device=draws.device) / length**0.5
+    return [weight.requires_grad_() for weight in weights], heads.requires_grad_()
 
 
 def pieces_of(count: int, values: int, device: torch.device) -> list[tuple[slice, slice]]:
