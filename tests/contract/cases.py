@@ -21,7 +21,6 @@ from veilset.methods.plan import Plan
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched
 
 METHODS = tuple(veilset.all_methods())
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 SHARD_TAUGHT: dict[str, Any] = {
     "shards": 5,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from devices import DEVICES
 
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, PlanMismatch
@@ -19,7 +20,7 @@ from veilset.privacy.events import Composed, steps
 from veilset.run import execute
 from veilset.sharing import verify
 
-from .cases import DEVICES, METHODS, make_images, tiny_plan
+from .cases import METHODS, make_images, tiny_plan
 
 COLLECTIONS: dict[str, dict[str, Any]] = {
     "grey": {},

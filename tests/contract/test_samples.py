@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from devices import DEVICES
 
 from veilset.model import from_pretrained
 
-from .cases import DEVICES, METHODS
+from .cases import METHODS
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from devices import DEVICES
 from torch import Tensor, nn
 
 import veilset
@@ -19,7 +20,7 @@ from veilset.privacy.events import Event, Gaussian, Repeated, ShardTouched
 from veilset.privacy.sampling import shard_draw
 from veilset.randomness import initialise
 
-from .cases import DEVICES, METHODS, QUICKEST, TINY, make_images
+from .cases import METHODS, QUICKEST, TINY, make_images
 from .sensitivity import (
     Pair,
     draws_records,

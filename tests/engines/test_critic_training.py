@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bar_images import bars
+from devices import NEEDS_CUDA
 from plain_critics import PlainCritic, spec_of
 from small_stacks import BATCH, CONV, COUNT, DENSE, SIZES, SPEC, pool, shards_of, shared_batch, stack_of
 from torch import Tensor
@@ -320,7 +321,7 @@ def test_critics_learn_to_tell_real_images_from_fakes() -> None:
     assert (of_real > of_fake + 0.3).all()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("at_once", [COUNT, 2])
 def test_steps_of_a_cuda_graph_train_as_plain_ones_and_keep_shards_apart(at_once: int) -> None:
     stacks = [stack_of(device="cuda"), stack_of(device="cuda"), stack_of(sizes=(6, *SIZES[1:]), device="cuda")]

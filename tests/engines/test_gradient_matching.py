@@ -7,6 +7,7 @@ import contextlib
 import pytest
 import torch
 import torch.nn.functional as F
+from devices import NEEDS_CUDA
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.gradient_matching import (
@@ -135,7 +136,7 @@ def test_several_batches_are_shuffled_and_one_batch_draws_nothing() -> None:
     assert torch.equal(draws.get_state(), before)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("batch", [256, 4])
 def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(
     batch: int, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from bar_images import SPEC, bars
+from devices import NEEDS_CUDA
 
 from veilset.engines import matching
 from veilset.engines.matching import Effort, Streams, Target, match
@@ -161,7 +162,7 @@ def test_classes_and_networks_in_any_order_are_moved_along_their_own_residuals()
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NEEDS_CUDA
 def test_on_cuda_the_step_is_a_graph_and_learns(recwarn: pytest.WarningsRecorder) -> None:
     device = torch.device("cuda")
     goals = [Target(goal.bank.to(device), goal.means.to(device), goal.weight) for goal in targets()]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from devices import DEVICES
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
@@ -207,13 +208,7 @@ def test_a_network_that_folds_an_axis_into_the_records_is_refused_by_layers_and_
     assert_close(PerSampleGradients(network, layerwise=False)(*batch()), by_loop(network, *batch()))
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
-        "cpu",
-        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
-    ],
-)
+@pytest.mark.parametrize("device", DEVICES)
 def test_replayed_rows_follow_new_weights_and_new_images(device: str) -> None:
     network = ConvNet(SPEC, named_generator(0, "weights", device), width=16)
     plain, replayed = PerSampleGradients(network), PerSampleGradients(network, replayed=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from contract.cases import DEVICES
+from devices import DEVICES
 
 from veilset.errors import ConfigError
 from veilset.evaluate import inception

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from devices import DEVICES, NEEDS_CUDA
 from utility_toys import toy
 
 from veilset.engines.weight_average import WeightAverage
@@ -14,7 +15,6 @@ from veilset.nets.classifiers import LeNet5
 from veilset.nets.resnets import ResNet, WideResNet
 from veilset.randomness import named_generator
 
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TINY = dataclasses.replace(
     RECIPES["wrn-40-4"], network=LeNet5, learning_rate=0.003, batch=16, epochs=6, decay_at=(0.5,)
 )
@@ -165,13 +165,7 @@ def test_blocks_are_compiled_for_whole_batches_of_training_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-@pytest.mark.parametrize(
-    "device",
-    [
-        "cpu",
-        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
-    ],
-)
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_learning_rate_that_falls_to_nothing_ends_the_training(optimiser, device):
     recipe = dataclasses.replace(TINY, optimiser=optimiser, average_decay=None, hold_out_one_in=None)
     ctx = context(device=torch.device(device))

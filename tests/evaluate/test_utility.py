@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from devices import NEEDS_CUDA
 from utility_toys import hard, numbers, toy
 
 from veilset.data.spec import Source
@@ -194,7 +195,7 @@ def test_without_scikit_learn_the_cnn_works_and_the_mlp_says_what_to_install(mon
         gen2real(toy("a", 10), toy("b", 10), classifiers=("mlp",))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NEEDS_CUDA
 def test_a_cuda_device_gives_the_same_score_twice():
     train, test = hard("train"), hard("test", count=200)
     first, again = (gen2real(train, test, classifiers=("cnn",), device="cuda") for _ in range(2))

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from devices import DEVICES
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
 from veilset.nets import feature_bank
 from veilset.nets.feature_bank import FeatureBank, num_blocks, shapes
 from veilset.randomness import named_generator
-
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def spec_of(height: int = 28, width: int | None = None, channels: int = 1) -> ImageSpec:

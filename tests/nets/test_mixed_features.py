@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from test_feature_bank import DEVICES, bank_of, images_of, spec_of
+from devices import DEVICES
+from test_feature_bank import bank_of, images_of, spec_of
 
 from veilset.nets import feature_bank
 from veilset.nets.feature_bank import FeatureBank

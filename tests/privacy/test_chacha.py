@@ -4,6 +4,7 @@ import struct
 
 import pytest
 import torch
+from devices import NEEDS_CUDA
 
 from veilset.privacy import chacha
 from veilset.privacy.chacha import keystream_words
@@ -90,7 +91,7 @@ def test_library_and_torch_give_identical_bits(num_words: int, counter: int, mon
     assert torch.equal(by_library, by_torch)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("num_words", [1, 1000, 930_000, 16 * (chacha._CHUNK_BLOCKS + 3)])
 def test_compiled_for_cuda_the_stream_has_the_same_bits(num_words: int) -> None:
     key, nonce = bytes(range(7, 39)), bytes(range(12))
