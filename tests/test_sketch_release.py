@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from contract.cases import make_images, rewrite_bytes, rewrite_json, tiny_plan
 from safetensors.torch import load, save
-from sketch_cases import measured
+from sketch_cases import continued, measured
 
 from veilset.artifact import MANIFEST
 from veilset.errors import ArtifactError, LedgerError, VeilsetError
@@ -103,7 +104,7 @@ def test_two_collections_give_releases_that_differ_in_noisy_sums_and_their_hashe
         measured(tmp_path / name, make_images(counts=counts), declared_size=50)
     one, other = (json.loads((tmp_path / name / "release" / "config.json").read_text()) for name in "ab")
     for config in (one, other):
-        assert len(config["sketch"].pop("parts")[0][0]["sums"]) == 64
+        assert len(config["sketch"].pop("parts")[0][0]["sums"]) == len(config["sketch"].pop("sha256")) == 64
     assert one == other
     assert privacy_of(tmp_path / "a" / "release") == privacy_of(tmp_path / "b" / "release")
 
@@ -189,6 +190,24 @@ def test_other_sums_than_the_listed_ones_are_refused(name: str, copy_of: Copy) -
     refused(path.parent)
 
 
+@pytest.mark.parametrize("name", ["second", "merged", "third"])
+def test_networks_prototypes_and_sums_that_were_exchanged_are_noticed(
+    name: str, made: Path, finished_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    if name == "third":  # a fit has kinds of a class, and their prototypes
+        continued(tmp_path / name, finished_runs["sketch"], made / "networks")
+    else:
+        shutil.copytree(made / name, tmp_path / name)
+    path = tmp_path / name / "release" / "sketch.safetensors"
+    honest = load(path.read_bytes())
+    assert any("prototypes" in exchanged for exchanged in honest) == (name == "third")
+    for exchanged, tensor in honest.items():
+        rewrite_bytes(path, save({**honest, exchanged: tensor.flip(0)}))
+        refused(path.parent)
+    rewrite_bytes(path, save(honest))
+    verify(path.parent)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_tensors_the_layout_does_not_name_are_refused(name: str, copy_of: Copy) -> None:
     path = copy_of(name) / "release" / "sketch.safetensors"
@@ -200,7 +219,7 @@ def test_tensors_the_layout_does_not_name_are_refused(name: str, copy_of: Copy) 
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("field", ["parts", "later", "networks", "width", "total_weight"])
+@pytest.mark.parametrize("field", ["parts", "later", "networks", "width", "total_weight", "sha256"])
 def test_a_description_without_one_of_its_fields_is_our_error(name: str, field: str, copy_of: Copy) -> None:
     path = copy_of(name) / "release" / "config.json"
     sketch = json.loads(path.read_text())["sketch"]

@@ -20,8 +20,8 @@ from veilset.model import release_folder
 from veilset.privacy.claim import common_terms
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
-from veilset.sketch_file import same_networks, sketch_bytes
-from veilset.sketch_release import MERGED, SketchRelease, open_sketch, release_config, sketch_files
+from veilset.sketch_file import same_networks
+from veilset.sketch_release import MERGED, SketchRelease, open_sketch, sketch_files
 
 
 def merge(paths: Sequence[Path], out: Path) -> SketchRelease:
@@ -61,8 +61,7 @@ def _merged(sketches: Sequence[SketchRelease]) -> dict[str, bytes]:
         if name.endswith(".sums"):
             tensors[name] = torch.stack([file[name].double() for file in files]).sum(0).float()
     parts = [part for sketch in sketches for part in sketch.parts]
-    config = release_config(facts, first.layout, parts, privacy.claim)
-    return sketch_files(config, sketch_bytes(first.layout, first.spec, tensors), privacy)
+    return sketch_files(facts, first.layout, parts, tensors, privacy)
 
 
 def _check_alike(first: SketchRelease, other: SketchRelease) -> None:

@@ -94,6 +94,8 @@ Seed of the random networks: {sketch["network_seed"]}. Weight of the count: {ske
 |---|---|---|
 {ledgers}
 
+They are in sketch.safetensors, with the networks of later rounds. SHA-256 of that file: `{sketch["sha256"]}`.
+
 ## How to use it
 `veilset synthesize this-folder --out run` trains a generator from this file alone, as often as you like.
 `veilset verify this-folder` checks the files, the ledgers and the epsilon again.

@@ -2,7 +2,8 @@
 
 Such a release lists what it is made of: for every part and every ledger in it the ledger's last hash and a hash of
 the noisy sums it paid for. So a ledger cannot be dropped, exchanged or moved in privacy.json alone, and the same
-measurement cannot be merged twice as if it were about other people.
+measurement cannot be merged twice as if it were about other people. Beside them stands the hash of the whole file:
+networks, prototypes and sums of merged parts are in no ledger and in no hash of one part's sums.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from veilset.privacy.claim import Claim
 from veilset.privacy.events import Composed, Gaussian
 from veilset.privacy.ledger import LedgerRecord
 from veilset.sketch_card import sketch_card
-from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors
+from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors, sketch_bytes
 from veilset.version import __version__
 
 METHOD = "sketch"
@@ -94,7 +95,7 @@ class SketchRelease:
 
     def described(self) -> dict[str, Any]:
         """The entry `sketch` of config.json."""
-        return {**self.layout.to_json(), "parts": [list(part) for part in self.parts]}
+        return _described(self.layout, self.parts, self.data)
 
 
 def open_sketch(path: Path) -> SketchRelease:
@@ -121,7 +122,7 @@ def read_sketch(folder: Path, files: dict[str, bytes]) -> SketchRelease:
         if layout is None or not (type(facts.declared_size) is int and facts.declared_size >= 1):
             raise ValueError("no layout or no declared size")
         measured = measurements(privacy, sums_in(read_tensors(layout, spec, files[FILE])))
-        listed = _listed(config["sketch"]) if "sketch" in config else measured
+        listed = _listed(config["sketch"], files[FILE]) if "sketch" in config else measured
     except ArtifactError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -157,24 +158,25 @@ def measurements(privacy: Privacy, sums: Sequence[Tensor]) -> tuple[tuple[Measur
     return tuple(parts)
 
 
-def release_config(
-    facts: PublicFacts, layout: Layout, parts: Sequence[Sequence[Measurement]], claim: Claim
-) -> dict[str, Any]:
-    """config.json of a sketch; nothing but declared facts and hashes of what is released anyway."""
-    return {
+def sketch_files(
+    facts: PublicFacts,
+    layout: Layout,
+    parts: Sequence[Sequence[Measurement]],
+    tensors: Mapping[str, Tensor],
+    privacy: Privacy,
+) -> dict[str, bytes]:
+    """The files of a released sketch; config.json has declared facts and hashes of what is released anyway."""
+    data = sketch_bytes(layout, facts.spec, tensors)
+    config = {
         "veilset": __version__,
         "kind": KIND,
         "method": METHOD,
         "spec": facts.spec.to_json(),
         "declared_size": facts.declared_size,
         "rows_per_user": facts.rows_per_user,
-        "accounting": "none" if claim.epsilon is None else "proven",
-        "sketch": {**layout.to_json(), "parts": [list(part) for part in parts]},
+        "accounting": "none" if privacy.claim.epsilon is None else "proven",
+        "sketch": _described(layout, parts, data),
     }
-
-
-def sketch_files(config: dict[str, Any], data: bytes, privacy: Privacy) -> dict[str, bytes]:
-    """The files of a released sketch."""
     return {
         "config.json": json.dumps(config, indent=1).encode(),
         FILE: data,
@@ -187,7 +189,13 @@ def card_of(config: dict[str, Any], claim: Claim) -> str:
     return sketch_card(config, claim) if config.get("kind") == KIND else model_card(config, claim)
 
 
-def _listed(value: Any) -> tuple[tuple[Measurement, ...], ...]:
+def _described(layout: Layout, parts: Sequence[Sequence[Measurement]], data: bytes) -> dict[str, Any]:
+    return {**layout.to_json(), "parts": [list(part) for part in parts], "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _listed(value: Any, data: bytes) -> tuple[tuple[Measurement, ...], ...]:
+    if value["sha256"] != hashlib.sha256(data).hexdigest():
+        raise ArtifactError(f"the {FILE} that config.json names", "another", "Do not trust this release.")
     return tuple(
         tuple({"ledger": str(one["ledger"]), "sums": str(one["sums"])} for one in part) for part in value["parts"]
     )

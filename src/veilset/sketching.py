@@ -24,13 +24,12 @@ from veilset.privacy.ledger import PrivacyLedger
 from veilset.run import execute_for, resume_for
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
-from veilset.sketch_file import MAX_ROUNDS, Layout, Round, read_networks, round_tensors, sketch_bytes
+from veilset.sketch_file import MAX_ROUNDS, Layout, Round, read_networks, round_tensors
 from veilset.sketch_release import (
     CONTINUED,
     SketchRelease,
     measurements,
     open_sketch,
-    release_config,
     sketch_files,
 )
 
@@ -151,8 +150,7 @@ class SketchGoal:
             privacy = self._continued(self.before, lines, terms)
             new = measurements(privacy, [*self.before.sums, made.sums])
             parts = tuple((*old, part[-1]) for old, part in zip(self.before.parts, new, strict=True))
-        config = release_config(plan.facts, layout, parts, privacy.claim)
-        return sketch_files(config, sketch_bytes(layout, plan.facts.spec, tensors), privacy)
+        return sketch_files(plan.facts, layout, parts, tensors, privacy)
 
     def load(self, path: Path) -> SketchRelease:
         return open_sketch(path)
