@@ -84,10 +84,13 @@ def pieces_of(count: int, values: int, device: torch.device) -> list[tuple[slice
 
     On a CPU every network alone: gradients in the weights of all at once are slow there.
     """
-    alive = ALIVE[device.type]
-    images = max(1, min(BATCH, alive // values))
-    networks = max(1, alive // (images * values)) if device.type == "cuda" else 1
+    images = _images_at_once(values, device.type)
+    networks = max(1, ALIVE["cuda"] // (images * values)) if device.type == "cuda" else 1
     return [(few, some) for some in _slices(count, networks) for few in _slices(BATCH, images)]
+
+
+def _images_at_once(values: int, device: str) -> int:
+    return max(1, min(BATCH, ALIVE[device] // values))
 
 
 def _slices(count: int, most: int) -> list[slice]:
@@ -99,7 +102,7 @@ def _slices(count: int, most: int) -> list[slice]:
 def training_bytes(width: int, spec: ImageSpec) -> int:
     """Memory that the training of any number of networks takes on a CPU, about."""
     values = width * spec.height * spec.width
-    return BYTES_EACH * max(values, min(BATCH * values, ALIVE["cpu"]))
+    return BYTES_EACH * values * _images_at_once(values, "cpu")
 
 
 @torch.no_grad()
