@@ -13,7 +13,6 @@ import torch
 from contract.cases import digest, make_images, rewrite_bytes
 from sketch_cases import OPEN, continued
 
-from veilset import synthesis
 from veilset.artifact import read_privacy
 from veilset.data import load
 from veilset.errors import ConfigError, RunError, VeilsetError
@@ -190,7 +189,7 @@ def test_measuring_continues_from_a_fit_too(finished_runs: dict[str, Path], tmp_
 def test_networks_for_a_further_round_have_kinds_only_where_the_preset_has_them(
     preset: str, kinds: int, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(synthesis, "clear_kinds", lambda *_: 4)
+    monkeypatch.setattr("veilset.methods.sketch.clear_kinds", lambda *_: 4)
     synthesize(made / "first", tmp_path / "run", options={**OPEN, "preset": preset}, features_out=tmp_path / "nets")
     spec = open_sketch(made / "first").spec
     assert read_networks((tmp_path / "nets").read_bytes(), spec, 0.1).kinds_per_class == kinds

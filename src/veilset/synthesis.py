@@ -17,7 +17,7 @@ import torch
 from veilset.artifact import Privacy, privacy_bytes, write_release
 from veilset.data import check_writable, is_archive, write_images
 from veilset.data.spec import ImageSet, to_bytes
-from veilset.engines.sketch_settings import SketchConfig, clear_kinds
+from veilset.engines.sketch_settings import SketchConfig
 from veilset.engines.targets import Released
 from veilset.errors import ConfigError
 from veilset.files import write_atomically
@@ -73,11 +73,9 @@ def synthesize(
     started = time.perf_counter()
     generator = synthesise(config, _released(sketch), context, steps=config.steps)
     if features_out is not None:
-        # A further round is taken to be as noisy as the last one.
-        kinds = METHOD.presets[config.preset].get("kinds") or clear_kinds(
-            config, sketch.facts, sketch.noise_multipliers[-1]
-        )
-        networks = train_networks(config, generator, len(sketch.layout.rounds), kinds, context)
+        # A further round is one round, and taken to be as noisy as the last one.
+        further = METHOD.settled(replace(config, rounds=1), sketch.facts, sketch.noise_multipliers[-1])
+        networks = train_networks(config, generator, len(sketch.layout.rounds), further.kinds, context)
         write_atomically(features_out, networks_bytes(networks))
     release = {**model_config(plan), "sketch": sketch.described()}
     files = model_files(release, sketch.spec, generator, _unpublished(sketch))
@@ -116,7 +114,7 @@ def synthesize_images(
 
 
 def open_config(sketch: SketchRelease, options: Mapping[str, Any]) -> SketchConfig:
-    """Settings of the open side beside those the sketch was measured with.
+    """Settings of the open side beside those the sketch was measured with; kinds are those of a further round.
 
     Raises: ConfigError for an option that belongs to the sketch: it cannot be changed without measuring again.
     """
@@ -139,7 +137,6 @@ def _measured(sketch: SketchRelease) -> dict[str, Any]:
     return {
         "networks": layout.networks, "width": layout.width, "network_seed": layout.network_seed,
         "total_weight": layout.total_weight, "tone_share": layout.tone_share, "rounds": len(layout.rounds),
-        "kinds": layout.rounds[-1][2],
     }  # fmt: skip
 
 
@@ -165,7 +162,10 @@ def _plan(sketch: SketchRelease, config: SketchConfig, seed: int) -> Plan:
     values = asdict(config)
     return Plan(
         method=METHOD.name,
-        config={name: values[name] for name in (*_measured(sketch), *OPTIONS)},
+        config={
+            **{name: values[name] for name in (*_measured(sketch), *OPTIONS)},
+            "kinds": sketch.layout.rounds[-1][2],
+        },
         facts=sketch.facts,
         accounting="none" if sketch.claim.epsilon is None else "proven",
         epsilon_target=None,
