@@ -23,8 +23,8 @@ from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import sum_by_label
 from veilset.engines.matching import Effort, Streams, Target, match
+from veilset.engines.sketch_costs import rows_at_once
 from veilset.methods.base import get_method, make_config
-from veilset.methods.sketch import rows_at_once
 from veilset.nets.feature_bank import num_blocks
 from veilset.nets.measurement import Measurement
 from veilset.privacy.bounds import Unit, normalise_rows
@@ -78,7 +78,7 @@ def pass_seconds(case: Case, bank: Measurement, number: int, device: torch.devic
     def work() -> None:
         sum_by_label(
             images, lambda batch: normalise_rows(bank.rows(batch)), unit=Unit.RECORD, rows_per_user=None, device=device,
-            progress=lambda *_: None, batch=rows_at_once(bank),
+            progress=lambda *_: None, batch=rows_at_once(bank.numbers),
         )  # fmt: skip
 
     return best_of(ATTEMPTS, work, device) / number

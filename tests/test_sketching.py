@@ -15,12 +15,15 @@ from veilset.budget import DatasetBudget
 from veilset.data.spec import Source
 from veilset.errors import BudgetExceeded, ConfigError, RunError
 from veilset.merging import merge
+from veilset.nets.kinds import Kinds
+from veilset.nets.mixed_features import MIXTURES
 from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.run import resume
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 from veilset.sketch_release import open_sketch
-from veilset.sketching import SketchGoal, execute_sketch, resume_sketch, sketch_settings
+from veilset.sketching import SketchGoal, execute_sketch, resume_sketch
 from veilset.synthesis import synthesize
 
 
@@ -40,6 +43,37 @@ def test_a_sketch_is_one_release_and_no_generator_is_trained(tmp_path: Path, noi
     )
     assert noise_drawn["releases"] == 1
     assert {message for message, *_ in said} == {"hashing the images", "measuring, round 1"}
+
+
+def test_a_sketch_is_forecast_as_the_pass_of_a_fit_without_its_training() -> None:
+    images = make_images()
+    plans = [sketch_plan(images, declared_size=10_000, steps=steps) for steps in (3000, 300_000)]
+    short, long = (SketchGoal().planned(plan).forecast for plan in plans)
+    assert short == long
+    assert 10 < short.seconds < plans[0].forecast.seconds < plans[1].forecast.seconds
+
+
+def test_a_further_round_is_forecast_with_its_own_networks_and_kinds(made: Path) -> None:
+    goal, images = SketchGoal.after(made / "first", made / "networks"), make_images()
+    plan = sketch_plan(images, **goal.settings())
+    plain = goal.planned(plan).forecast
+    assert plain.released.startswith("per class a noisy sum")
+    bank = goal.bank
+    bank.kinds = Kinds(torch.zeros(3, 12, bank.numbers, dtype=torch.int16))
+    kinds = SketchGoal(goal.before, bank).planned(plan).forecast
+    assert kinds.released.startswith("for each of 12 kinds of a class a noisy sum")
+    assert kinds.megabytes - plain.megabytes == pytest.approx(16e-6 * 3 * 11 * bank.numbers)
+    assert bank.numbers == 2 * MIXTURES + 7 * 7 * 25
+
+
+def test_a_further_round_knows_what_all_rounds_will_cost_the_dearest_part(made: Path) -> None:
+    for name in ("first", "merged"):
+        goal = SketchGoal.after(made / name, made / "networks")
+        found = goal.epsilon_in_all(sketch_plan(make_images(), **goal.settings(), epsilon=0.5))
+        squares = open_sketch(made / name).claim.mu ** 2 + gaussian_mu(0.5, 1e-5) ** 2
+        assert found == pytest.approx(gaussian_epsilon(squares**0.5, 1e-5), rel=1e-4)
+        assert name == "merged" or found == pytest.approx(open_sketch(made / "second").claim.epsilon)
+    assert goal.epsilon_in_all(sketch_plan(make_images(), accounting="none", epsilon=None)) is None
 
 
 def test_without_noise_the_sums_count_the_images_of_each_class(tmp_path: Path) -> None:
@@ -154,7 +188,7 @@ def test_plans_for_something_else_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="one round"):
             execute_sketch(SketchGoal(), images, plan, tmp_path / "a")
     with pytest.raises(ConfigError, match="synthesize"):
-        sketch_settings({"networks": 2, "steps": 3})
+        SketchGoal().settings(networks=2, steps=3)
 
 
 def test_both_rounds_are_charged_to_the_budget_of_the_data(made: Path, tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim, shown
 from veilset.privacy.gaussian import gaussian_epsilon
+from veilset.sketch_file import row_bound
 
 IMAGES_OF_ONE = (2, 8)
 """Numbers of images of one person for which the loss is printed."""
@@ -17,7 +17,7 @@ def sketch_sentences(config: dict[str, Any], claim: Claim) -> list[str]:
     """What the file is, what is proven about it, what that means, what adds risk and what it does not do."""
     if claim.epsilon is None:
         return [*claim.stamps, "No privacy can be claimed for this sketch. Treat it like the images it was made from."]
-    bound = math.hypot(1.0, float(config["sketch"]["total_weight"]))
+    bound = row_bound(float(config["sketch"]["total_weight"]))
     rounds, parts = 1 + len(config["sketch"]["later"]), len(config["sketch"]["parts"])
     times = "" if rounds == 1 else f" There are {rounds} such sums, measured one after the other; their losses add up."
     merged = "" if parts == 1 else f" It adds the sums of {parts} parts with different people, each with its own noise."

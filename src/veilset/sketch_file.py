@@ -121,6 +121,11 @@ class Layout:
         return cls(**{name: value[name] for name in names}, later=tuple(tuple(one) for one in value["later"]))
 
 
+def row_bound(total_weight: float) -> float:
+    """Length of an image's row with its count."""
+    return math.hypot(1.0, total_weight)
+
+
 def later_row_length(spec: ImageSpec, count: int) -> int:
     """Numbers that a round with `count` trained networks measures of an image."""
     return count * MIXTURES + ToneBank(spec.channels).length

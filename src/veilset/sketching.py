@@ -7,19 +7,22 @@ rounds and the ledgers of both, and claims their composition: the losses of the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from veilset.artifact import Privacy, combined, read_release, write_release
 from veilset.data.spec import Images
+from veilset.engines.sketch_costs import forecast_of_measuring
 from veilset.errors import ConfigError
 from veilset.goals import Terms
 from veilset.methods.base import FitContext, make_config
 from veilset.methods.plan import Plan
 from veilset.methods.sketch import Sketch, SketchConfig, measure
 from veilset.nets.measurement import Measurement
+from veilset.privacy.accounting import price
 from veilset.privacy.claim import Claim
+from veilset.privacy.events import Composed
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.run import execute_for, resume_for
 from veilset.run_folder import RunFolder
@@ -38,21 +41,6 @@ OPTIONS = ("preset", "networks", "width", "network_seed", "total_weight", "tone_
 """Settings of the method that belong to a sketch; all others are of the open side."""
 BEFORE = "before"
 """Where a continued run keeps the sketch it goes on from, in its vault."""
-
-
-def sketch_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a sketch as settings of the method.
-
-    Raises: ConfigError for options that only matter when images are made from it.
-    """
-    others = [name for name in options if name not in OPTIONS]
-    if others:
-        raise ConfigError(
-            f"options of a sketch: {', '.join(OPTIONS)}",
-            ", ".join(others),
-            "What images are made with is for `veilset synthesize`; rounds and kinds are for `veilset fit`.",
-        )
-    return {**options, "rounds": 1}
 
 
 @dataclass(frozen=True)
@@ -93,10 +81,16 @@ class SketchGoal:
     def number(self) -> int:
         return 0 if self.before is None else len(self.before.layout.rounds)
 
-    def settings(self) -> dict[str, Any]:
-        """Those of a further round follow from what it goes on from."""
+    def settings(self, **options: Any) -> dict[str, Any]:
+        """Of the method: those of a first round as chosen; those of a further one follow from what it goes on from.
+
+        Raises: ConfigError for options that only matter when images are made, or that are settled already.
+        """
         if self.before is None or self.bank is None:
-            return {"rounds": 1}
+            _check_of_a_sketch(options)
+            return {**options, "rounds": 1}
+        if options:
+            raise ConfigError("no options of a first sketch", ", ".join(options), "They follow from --after.")
         layout = self.before.layout
         return {
             "rounds": 1, "networks": self.bank.networks.count, "width": self.bank.networks.width,
@@ -124,6 +118,29 @@ class SketchGoal:
                 "Measure the same images on the same terms, with the networks of --features.",
             )
 
+    def planned(self, plan: Plan) -> Plan:
+        """A plan for this goal, after checking it, with what measuring takes in place of what a whole fit would."""
+        self.check(plan)
+        forecast = forecast_of_measuring(self._layout(plan), plan.facts, plan.noise_multiplier, start=self.number)
+        return replace(plan, forecast=forecast)
+
+    def epsilon_in_all(self, plan: Plan) -> float | None:
+        """Proven for this round and those before it together; None where nothing is."""
+        if self.before is None:
+            return plan.epsilon_planned
+        if plan.epsilon_planned is None or self.before.claim.epsilon is None:
+            return None
+        spent = [[record.spent for record in part] for part in self.before.privacy.records]
+        terms = plan.delta, plan.facts.adjacency
+        return max(price(Composed((*events, plan.planned)), *terms).epsilon for events in spent)
+
+    def _layout(self, plan: Plan) -> Layout:
+        """Of what this goal releases."""
+        if self.before is None or self.bank is None:
+            return METHOD.layout(_config(plan))
+        layout, networks = self.before.layout, self.bank.networks
+        return replace(layout, later=(*layout.later, (networks.count, networks.width, self.bank.kinds_per_class)))
+
     def prepare(self, folder: RunFolder) -> None:
         folder.note_kind(self.kind)
         if self.before is not None and self.bank is not None:
@@ -139,18 +156,16 @@ class SketchGoal:
     def files(
         self, folder: RunFolder, plan: Plan, made: Round, ledger: PrivacyLedger, terms: Terms
     ) -> dict[str, bytes]:
-        lines = tuple(ledger.lines())
+        lines, tensors = tuple(ledger.lines()), round_tensors(self.number, made)
         if self.before is None:
-            layout, tensors = METHOD.layout(_config(plan)), round_tensors(0, made)
             privacy = Privacy.of_run(Claim.from_ledger(ledger, **vars(terms)), lines)
             parts = measurements(privacy, [made.sums])
         else:
-            layout = _longer(self.before.layout, made.bank)
-            tensors = {**self.before.tensors, **round_tensors(self.number, made)}
+            tensors = {**self.before.tensors, **tensors}
             privacy = self._continued(self.before, lines, terms)
             new = measurements(privacy, [*self.before.sums, made.sums])
             parts = tuple((*old, part[-1]) for old, part in zip(self.before.parts, new, strict=True))
-        return sketch_files(plan.facts, layout, parts, tensors, privacy)
+        return sketch_files(plan.facts, self._layout(plan), parts, tensors, privacy)
 
     def load(self, path: Path) -> SketchRelease:
         return open_sketch(path)
@@ -165,8 +180,7 @@ class SketchGoal:
 
 def execute_sketch(goal: SketchGoal, images: Images, plan: Plan, path: Path, **options: Any) -> SketchRelease:
     """Measures into a new folder; for the options see `run.execute_for`."""
-    goal.check(plan)
-    return execute_for(goal, images, plan, path, prepare=goal.prepare, **options)
+    return execute_for(goal, images, goal.planned(plan), path, prepare=goal.prepare, **options)
 
 
 def resume_sketch(images: Images, path: Path, **options: Any) -> SketchRelease:
@@ -180,5 +194,12 @@ def _config(plan: Plan) -> SketchConfig:
     return config
 
 
-def _longer(layout: Layout, bank: Measurement) -> Layout:
-    return replace(layout, later=(*layout.later, (bank.networks.count, bank.networks.width, bank.kinds_per_class)))
+def _check_of_a_sketch(options: Mapping[str, Any]) -> None:
+    """Refuses what a sketch does not depend on; names that are no options at all are refused where it is made."""
+    others = [name for name in options if name in asdict(SketchConfig()) and name not in OPTIONS]
+    if others:
+        raise ConfigError(
+            f"options of a sketch: {', '.join(OPTIONS)}",
+            ", ".join(others),
+            "What images are made with is for `veilset synthesize`; rounds and kinds are for `veilset fit`.",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,19 @@ def test_the_way_of_the_docs_from_photos_to_a_merged_model(cli: Cli, photos: Pat
     assert (
         cli("synthesize", tmp_path / "shared", "--per-class", "2", "--steps", "2", "--out", tmp_path / "x.npz")[0] == 0
     )
+
+
+def test_what_a_round_will_take_and_cost_is_said_before_it_is_measured(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    first, nets = tmp_path / "first", tmp_path / "nets"
+    code, _, err = cli("sketch", photos, "--epsilon", "1", "--out", first)
+    assert code == 0
+    assert "expected      about 10 s" in err, "the default 3,000 steps of a generator would take longer"
+    epsilon_of(cli, "synthesize", first, "--out", tmp_path / "run", "--features-out", nets, *OPEN, *NETWORKS)
+    code, _, err = cli(
+        "sketch", photos, "--after", first, "--features", nets, "--epsilon", "1", "--out", tmp_path / "b"
+    )
+    assert code == 0
+    assert re.findall(r"in all +epsilon (\S+)", err) == re.findall(r"eps_proven=(\S+)", err) != []
 
 
 def test_merging_prints_what_it_assumes(cli: Cli, photos: Path, tmp_path: Path) -> None:

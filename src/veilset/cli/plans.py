@@ -19,8 +19,8 @@ LONG_ON_A_CPU = 86_400
 """Seconds on two cores beyond which a plan is not for them."""
 
 
-def describe(made: Plan, show: Show, *, declared: bool) -> None:
-    """A plan in lines for people."""
+def describe(made: Plan, show: Show, *, declared: bool, hints: bool = True) -> None:
+    """A plan in lines for people, with hints about settings where these can still be chosen."""
     facts, spec = made.facts, made.facts.spec
     target = "none: NOT PRIVATE" if made.epsilon_planned is None else f"{shown(made.epsilon_planned)} (proven)"
     show.say(f"method        {made.method}, accounting {made.accounting}")
@@ -37,9 +37,9 @@ def describe(made: Plan, show: Show, *, declared: bool) -> None:
     cost = made.forecast
     show.say(f"expected      about {duration(cost.seconds)} on two CPU cores, {cost.megabytes:.0f} MB")
     gpu = api.pick_device("auto").type == "cuda"
-    if made.config.get("preset") == "fast" and gpu:
+    if hints and made.config.get("preset") == "fast" and gpu:
         show.say("hint          this machine has a GPU: --preset balanced makes better images with it")
-    if cost.seconds > LONG_ON_A_CPU and not gpu:
+    if hints and cost.seconds > LONG_ON_A_CPU and not gpu:
         show.say(f"hint          work for a GPU; for smaller settings see: veilset methods {made.method}")
     for warning in made.warnings:
         show.warn(warning)

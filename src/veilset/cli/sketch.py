@@ -41,9 +41,10 @@ from veilset.errors import ConfigError
 from veilset.merging import merge
 from veilset.methods.base import get_method
 from veilset.methods.plan import Plan
+from veilset.privacy.claim import shown
 from veilset.run_folder import RunFolder
 from veilset.sketch_release import SketchRelease
-from veilset.sketching import SketchGoal, execute_sketch, resume_sketch, sketch_settings
+from veilset.sketching import SketchGoal, execute_sketch, resume_sketch
 from veilset.synthesis import synthesize as make_model
 from veilset.synthesis import synthesize_images
 
@@ -74,11 +75,12 @@ def sketch(
     if len(plain) != 1:
         raise ConfigError("one collection of images", f"{plain}", "`veilset sketch merge` takes several sketches.")
     stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
+    goal = SketchGoal() if resume else _goal(after, features)
+    settings = goal.settings(**options) if stored is None else {}
     if stored is not None:
         check_agrees(stored, context, options)
-    goal = SketchGoal() if resume else _goal(after, features, options)
-    if stored is None:
-        check_request(context, get_method("sketch"), sketch_settings(options))
+    else:
+        check_request(context, get_method("sketch"), settings)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             plain[0], show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,
@@ -88,8 +90,11 @@ def sketch(
         if resume:
             made = resume_sketch(images, out, **common)
         else:
-            chosen = stored or _planned(context, goal, images, options)
-            describe(chosen, show, declared=stored is not None or after is not None or declared_size is not None)
+            chosen = goal.planned(stored or _planned(context, goal, images, settings))
+            known = stored is not None or after is not None or declared_size is not None
+            describe(chosen, show, declared=known, hints=after is None)
+            if after is not None and (total := goal.epsilon_in_all(chosen)) is not None:
+                show.say(f"in all        epsilon {shown(total)} (proven), with the rounds in {after}")
             made = execute_sketch(goal, images, chosen, out, **common)
     _tell(made, out, show)
 
@@ -123,19 +128,16 @@ def synthesize(
     result({"out": str(out), "claim": claim.to_json()})
 
 
-def _goal(after: Path | None, features: Path | None, options: dict[str, str]) -> SketchGoal:
+def _goal(after: Path | None, features: Path | None) -> SketchGoal:
     if (after is None) != (features is None):
         raise ConfigError("--after together with --features", "one of them", "`synthesize --features-out` makes those.")
-    if after is not None and options:
-        raise ConfigError("no options of a first sketch", ", ".join(options), "They follow from --after.")
     return SketchGoal() if after is None or features is None else SketchGoal.after(after, features)
 
 
-def _planned(context: typer.Context, goal: SketchGoal, images: Images, options: dict[str, str]) -> Plan:
+def _planned(context: typer.Context, goal: SketchGoal, images: Images, settings: dict[str, Any]) -> Plan:
     """A plan from the command line; a further round is on the terms of the first where nothing else is typed."""
     names = ("epsilon", "delta", "adjacency", "unit", "images_per_user", "declared_size", "accounting")
     terms = {name: context.params[name] for name in names}
-    settings: dict[str, Any] = sketch_settings(options)
     if goal.before is not None:
         facts = goal.before.facts
         first = {
@@ -143,7 +145,6 @@ def _planned(context: typer.Context, goal: SketchGoal, images: Images, options: 
             "images_per_user": facts.rows_per_user, "declared_size": facts.declared_size,
         }  # fmt: skip
         terms.update({name: value for name, value in first.items() if not typed(context, name)})
-        settings = goal.settings()
     return api.plan_for(images, method="sketch", **terms, **settings)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from veilset.engines.contexts import PublicFacts
 from veilset.engines.option_checks import at_least_one, option
 from veilset.errors import ConfigError
 from veilset.nets.jitter import jitter_of
-from veilset.sketch_file import MAX_ROUNDS
+from veilset.sketch_file import MAX_ROUNDS, row_bound
 
 CLASSES_PER_STEP = 40
 LEAST_CLASSES = 10
@@ -76,11 +75,6 @@ class SketchConfig:
         """Of a class in the last round: the first round knows no kinds."""
         return self.kinds if self.rounds > 1 else 1
 
-    @property
-    def row_bound(self) -> float:
-        """Of a row with its count."""
-        return math.hypot(1.0, self.total_weight)
-
     def images_of_a_step(self, num_classes: int) -> int:
         return min(CLASSES_PER_STEP, max(LEAST_CLASSES, num_classes)) * self.images_per_class
 
@@ -94,7 +88,7 @@ class SketchConfig:
 
 def clear_kinds(config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> int:
     """Kinds of a class whose sums stand out from noise of this multiplier, by public numbers alone."""
-    noise = noise_multiplier * facts.sensitivity(config.row_bound)
+    noise = noise_multiplier * facts.sensitivity(row_bound(config.total_weight))
     images = facts.declared_size / facts.spec.num_classes
     return max(1, min(MOST_KINDS, int(images / (CLEAR_KIND * noise))))
 

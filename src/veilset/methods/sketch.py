@@ -23,16 +23,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, match
 from veilset.engines.prototypes import kinds_among
+from veilset.engines.sketch_costs import (
+    MOST_ROWS,
+    forecast_of_measuring,
+    rows_at_once,
+    training_images,
+    training_megabytes,
+    training_seconds,
+)
 from veilset.engines.sketch_settings import PRESETS, SketchConfig, clear_kinds
 from veilset.engines.targets import Released
-from veilset.engines.trained_features import BATCH as TRAINING_BATCH
-from veilset.engines.trained_features import centred, train_bank, training_bytes
+from veilset.engines.trained_features import centred, train_bank
 from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -44,17 +50,11 @@ from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.randomness import initialise, named_generator
-from veilset.sketch_file import Layout, Round, later_row_length
+from veilset.sketch_file import Layout, Round
 
 CHECKPOINT_EVERY = 1000
-ROW_VALUES = 1 << 24
-"""Numbers in the rows of one batch: bounds the memory of a pass, whatever the bank."""
-MOST_ROWS = 1 << 27
-"""Numbers of the rows by which kinds are told apart: half a gigabyte."""
 OVERSHOOT = 0.25
 """Of the generator beyond black and white: backgrounds are black after thousands of steps, not after millions."""
-EFFECTIVE_NUMBERS = 200
-"""Directions in which mean features of image classes differ noticeably; a forecast needs no more than its order."""
 
 
 @register
@@ -96,32 +96,11 @@ class Sketch:
         return Published(gaussian_epsilon(1 / noise_multiplier, delta), "sound", "this project")
 
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec = facts.spec
-        layout = self.layout(config)
-        layout.check_size(spec)
-        rows = layout.row_lengths(spec)
-        sensitivity = facts.sensitivity(config.row_bound)
-        signal = facts.declared_size / spec.num_classes / 2
-        networks = config.networks + config.trained_networks * (config.rounds - 1)
-        # Two convolutions of the second block dominate; training goes there and back.
-        work = spec.height * spec.width * config.width**2 * 3
-        shown = config.images_of_a_step(spec.num_classes) * (config.steps + config.first_steps)
-        trained_on = TRAINING_BATCH * config.network_steps * config.trained_networks * (config.rounds - 1)
-        images = facts.declared_size * networks + 3 * (shown * config.networks_per_step + trained_on)
-        return Forecast(
-            signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(EFFECTIVE_NUMBERS)),
-            seconds=10 + 2 * work * images / 2.5e10,
-            # Images, rows of a batch, for every group a row of sums, of means and of residuals; then what networks of
-            # later rounds are trained on and in, and the rows by which kinds are told apart, as pieces and as one.
-            megabytes=(min(facts.declared_size * spec.num_values, IN_MEMORY) + 64 * ROW_VALUES) / 1e6
-            + sum(16e-6 * spec.num_classes * bank[-1] * row for bank, row in zip(layout.rounds, rows, strict=True))
-            + (_training_megabytes(config, spec) if config.rounds > 1 else 0)
-            + (8e-6 * _rows_told_apart(config, spec) if config.last_kinds > 1 else 0)
-            + 300,
-            released="per class a noisy sum of measurements of length 1 and a count"
-            + (f", then {config.rounds - 1} more" if config.rounds > 1 else "")
-            + (f" for {config.kinds} kinds of a class" if config.last_kinds > 1 else "")
-            + f"; {facts.change} moves it by at most {sensitivity:.4g}",
+        measuring = forecast_of_measuring(self.layout(config), facts, noise_multiplier)
+        return replace(
+            measuring,
+            seconds=measuring.seconds + training_seconds(config, facts.spec),
+            megabytes=measuring.megabytes + training_megabytes(config, facts.spec),
         )
 
     def build(self, config: SketchConfig, spec: ImageSpec) -> UpsamplingGenerator:
@@ -184,17 +163,12 @@ def measure(
 
     total = sum_by_label(
         images, rows_of, unit=context.facts.unit, rows_per_user=context.facts.rows_per_user,
-        device=context.device, batch=rows_at_once(bank), kinds=bank.kinds_per_class, group_of=group_of,
+        device=context.device, batch=rows_at_once(bank.numbers), kinds=bank.kinds_per_class, group_of=group_of,
         progress=lambda done, count: context.progress(f"measuring, round {number + 1}", done, count),
     )  # fmt: skip
     sums = context.door.release_sum(total, multiplier).float().cpu()
     context.checkpoints.save(f"round {number}", {"sums": sums})
     return sums
-
-
-def rows_at_once(bank: Measurement) -> int:
-    """Images of a batch whose rows fit into the memory of a pass."""
-    return max(1, min(BATCH, ROW_VALUES // bank.numbers))
 
 
 def generator_of(config: SketchConfig, spec: ImageSpec, kinds: int) -> UpsamplingGenerator:
@@ -241,7 +215,7 @@ def train_networks(
         return Measurement.from_tensors(kept, context.facts.spec.channels, config.tone_share).to(context.device)
     spec = context.facts.spec
     draws = context.generator(f"sketch networks {number}")
-    labels = torch.arange(_training_images(config, spec), device=context.device) % spec.num_classes
+    labels = torch.arange(training_images(config, spec), device=context.device) % spec.num_classes
     with torch.no_grad():
         images = torch.cat([generator.sample(some, draws) for some in labels.split(BATCH)])
     networks = train_bank(
@@ -261,18 +235,4 @@ def train_networks(
 
 def unit_rows(bank: Measurement, images: Tensor) -> Tensor:
     """(n, channels, height, width) in [0, 1] -> (n, numbers) rows of length 1."""
-    return torch.cat([F.normalize(bank.rows(some), dim=1).float() for some in images.split(rows_at_once(bank))])
-
-
-def _training_images(config: SketchConfig, spec: ImageSpec) -> int:
-    """Ten of every class and, where these leave room, as many as fit into half a gigabyte."""
-    return max(10 * spec.num_classes, min(config.training_images, (1 << 27) // spec.num_values))
-
-
-def _training_megabytes(config: SketchConfig, spec: ImageSpec) -> float:
-    return 4e-6 * _training_images(config, spec) * spec.num_values + 1e-6 * training_bytes(config.width, spec)
-
-
-def _rows_told_apart(config: SketchConfig, spec: ImageSpec) -> int:
-    """Numbers of the rows by which kinds are told apart."""
-    return min(MOST_ROWS, _training_images(config, spec) * later_row_length(spec, config.trained_networks))
+    return torch.cat([F.normalize(bank.rows(some), dim=1).float() for some in images.split(rows_at_once(bank.numbers))])
