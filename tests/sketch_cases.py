@@ -18,7 +18,8 @@ from veilset.sketch_release import SketchRelease
 from veilset.sketching import SketchGoal, execute_sketch
 from veilset.synthesis import NETWORK_OPTIONS, OPTIONS, synthesize
 
-OPEN = {name: TINY["sketch"][name] for name in (*OPTIONS, *NETWORK_OPTIONS) if name in TINY["sketch"]}
+OPEN = {name: TINY["sketch"][name] for name in OPTIONS if name in TINY["sketch"]}
+NETWORKS = {**OPEN, **{name: TINY["sketch"][name] for name in NETWORK_OPTIONS}}
 SIZES = {"networks": 2, "width": 4}
 
 
@@ -45,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     measured(folder / "first")
     measured(folder / "other", make_images(seed=1), epsilon=2.0, declared_size=30)
     merge([folder / "first", folder / "other"], folder / "merged")
-    synthesize(folder / "first", folder / "run", options=OPEN, features_out=folder / "networks")
+    synthesize(folder / "first", folder / "run", options=NETWORKS, features_out=folder / "networks")
     continued(folder / "second", folder / "first", folder / "networks", epsilon=0.5)
     return folder
 

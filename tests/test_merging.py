@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from contract.cases import make_images
-from sketch_cases import OPEN, continued, measured
+from sketch_cases import NETWORKS, continued, measured
 
 from veilset.data.spec import Source
 from veilset.errors import ConfigError, MixedAdjacency, VeilsetError
@@ -89,9 +89,11 @@ def test_sketches_of_other_networks_or_terms_are_not_added(
     options: dict[str, Any], kind: type[VeilsetError], made: Path, tmp_path: Path
 ) -> None:
     measured(tmp_path / "b", make_images(seed=1), **options)
-    with pytest.raises(kind):
+    with pytest.raises(kind) as told:
         merge([made / "first", tmp_path / "b"], tmp_path / "c")
     assert not (tmp_path / "c").exists()
+    if kind is ConfigError:
+        assert told.value.found == ", ".join(f"{name} {value}" for name, value in options.items()), "nothing else"
 
 
 def test_sketches_of_other_classes_or_rounds_are_not_added(made: Path, tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_sketches_of_other_classes_or_rounds_are_not_added(made: Path, tmp_path:
 
 
 def test_later_rounds_with_other_networks_are_not_added(made: Path, tmp_path: Path) -> None:
-    synthesize(made / "other", tmp_path / "run", options=OPEN, features_out=tmp_path / "nets")
+    synthesize(made / "other", tmp_path / "run", options=NETWORKS, features_out=tmp_path / "nets")
     continued(tmp_path / "b", made / "other", tmp_path / "nets", images=make_images(seed=1), declared_size=30)
     with pytest.raises(ConfigError, match="same networks"):
         merge([made / "second", tmp_path / "b"], tmp_path / "c")

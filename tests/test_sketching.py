@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from contract.cases import make_images, tiny_plan
-from sketch_cases import OPEN, continued, measured, sketch_plan
+from sketch_cases import NETWORKS, continued, measured, sketch_plan
 
 from veilset.budget import DatasetBudget
 from veilset.data.spec import Source
@@ -141,7 +141,7 @@ def test_a_second_round_composes_with_the_first_and_keeps_its_sums(made: Path) -
 
 
 def test_a_second_round_of_merged_sketches_costs_everyone(made: Path, tmp_path: Path) -> None:
-    synthesize(made / "merged", tmp_path / "run", options=OPEN, features_out=tmp_path / "nets")
+    synthesize(made / "merged", tmp_path / "run", options=NETWORKS, features_out=tmp_path / "nets")
     second = continued(tmp_path / "c", made / "merged", tmp_path / "nets", epsilon=0.5, declared_size=50)
     assert [len(part) for part in second.privacy.parts] == [2, 2]
     assert second.claim.mu**2 == pytest.approx(open_sketch(made / "merged").claim.mu ** 2 + 0.1405**2, rel=1e-2)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from contract.cases import digest, make_images, rewrite_bytes
-from sketch_cases import OPEN, continued
+from sketch_cases import NETWORKS, OPEN, continued
 
-from veilset.artifact import read_privacy
+from veilset.artifact import read_privacy, update_manifest
 from veilset.data import load
 from veilset.errors import ConfigError, RunError, VeilsetError
 from veilset.model import from_pretrained
@@ -158,9 +158,35 @@ def test_a_report_counts_the_releases_of_all_ledgers(made: Path, tmp_path: Path)
 
 def test_networks_for_a_further_round_are_never_written_over_a_file(made: Path, tmp_path: Path) -> None:
     (tmp_path / "nets").write_text("mine")
-    with pytest.raises(ConfigError, match="exists"):
-        synthesize(made / "first", tmp_path / "run", options=OPEN, features_out=tmp_path / "nets")
+    with pytest.raises(RunError, match="exists"):
+        synthesize(made / "first", tmp_path / "run", options=NETWORKS, features_out=tmp_path / "nets")
     assert not (tmp_path / "run").exists()
+
+
+def test_networks_that_could_not_be_written_are_not_trained(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is no folder"):
+        synthesize(made / "first", tmp_path / "run", options=NETWORKS, features_out=tmp_path / "nowhere" / "nets")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_model_gives_the_networks_it_would_have_given_and_stays_as_it_is(made: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    synthesize(made / "first", run, options=OPEN)
+    (run / "release" / "report.html").write_text("a report that was written since")
+    update_manifest(run / "release")
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "release").iterdir()}
+    synthesize(made / "first", run, options=NETWORKS, features_out=tmp_path / "nets", resume=True)
+    assert (tmp_path / "nets").read_bytes() == (made / "networks").read_bytes()
+    assert before == {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "release").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["trained_networks", "network_steps", "training_images"])
+def test_options_that_nothing_would_use_are_refused(name: str, made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"found {name}"):
+        synthesize(made / "first", tmp_path / "run", options={**OPEN, name: 3})
+    with pytest.raises(ConfigError, match="found channels"):
+        synthesize_images(made / "first", tmp_path / "few", 2, options={"steps": 3, "channels": 8})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_from_a_sketch_knows_how_its_images_were_read(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
@@ -178,7 +204,7 @@ def test_a_model_from_a_sketch_knows_how_its_images_were_read(copy_of: Callable[
 
 def test_measuring_continues_from_a_fit_too(finished_runs: dict[str, Path], tmp_path: Path) -> None:
     source = finished_runs["sketch"]
-    synthesize(source, tmp_path / "run", options=OPEN, features_out=tmp_path / "nets")
+    synthesize(source, tmp_path / "run", options=NETWORKS, features_out=tmp_path / "nets")
     third = continued(tmp_path / "third", source, tmp_path / "nets")
     assert len(third.rounds) == 3
     assert [len(part) for part in third.privacy.parts] == [2]
@@ -190,7 +216,7 @@ def test_networks_for_a_further_round_have_kinds_only_where_the_preset_has_them(
     preset: str, kinds: int, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("veilset.methods.sketch.clear_kinds", lambda *_: 4)
-    synthesize(made / "first", tmp_path / "run", options={**OPEN, "preset": preset}, features_out=tmp_path / "nets")
+    synthesize(made / "first", tmp_path / "run", options={**NETWORKS, "preset": preset}, features_out=tmp_path / "nets")
     spec = open_sketch(made / "first").spec
     assert read_networks((tmp_path / "nets").read_bytes(), spec, 0.1).kinds_per_class == kinds
 

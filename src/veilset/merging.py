@@ -21,7 +21,7 @@ from veilset.privacy.claim import common_terms
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 from veilset.sketch_file import same_networks
-from veilset.sketch_release import MERGED, SketchRelease, open_sketch, sketch_files
+from veilset.sketch_release import MERGED, SketchRelease, differing, open_sketch, sketch_files
 
 
 def merge(paths: Sequence[Path], out: Path) -> SketchRelease:
@@ -67,12 +67,13 @@ def _merged(sketches: Sequence[SketchRelease]) -> dict[str, bytes]:
 def _check_alike(first: SketchRelease, other: SketchRelease) -> None:
     """Sums of other networks, images or units cannot be added; neither can claims on other terms."""
     common_terms([*first.privacy.records, *other.privacy.records])
-    size = first.facts.declared_size
-    if replace(other.facts, declared_size=size) != first.facts or other.layout != first.layout:
+    terms = ({**vars(one.facts), "declared_size": "any", **vars(one.layout)} for one in (first, other))
+    wanted, found = differing(*terms)
+    if wanted:
         raise ConfigError(
-            f"sketches of one kind: {first.facts}, {first.layout}",
-            f"{other.facts}, {other.layout}",
-            "Measure all parts with the same sizes, classes, networks and settings.",
+            f"sketches of one kind: {wanted}",
+            found,
+            "Measure all parts with the same sizes, classes, networks, rounds and settings.",
         )
     if not same_networks(first.tensors, other.tensors):
         raise ConfigError(

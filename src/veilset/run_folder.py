@@ -65,8 +65,11 @@ class RunFolder:
     @classmethod
     def create_open(cls, path: Path, plan: Plan, source: RunFolder, released: bytes) -> RunFolder:
         """A folder for work on `released` values alone. Where the owner does it, it knows the training images too."""
-        require_empty(path)
         folder = cls(path)
+        if folder.plan_path.is_file() and not folder.finished:
+            raise RunError("a new or empty output folder", f"{path}, with a run that is not finished",
+                           "Go on with it by --resume, or choose another path.")  # fmt: skip
+        require_empty(path)
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
         for name in (FINGERPRINTS, USER_FINGERPRINTS):
@@ -80,10 +83,10 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, path: Path, plan: Plan, released: bytes) -> RunFolder:
-        """The folder of work on released values that was interrupted."""
+    def reopen(cls, path: Path, plan: Plan, released: bytes, *, finished_too: bool) -> RunFolder:
+        """The folder of work on released values that was interrupted, or has more to be done in it."""
         folder = cls.open(path)
-        if folder.finished:
+        if folder.finished and not finished_too:
             raise RunError("an interrupted run", f"{path}, which is finished", "Choose another folder for a new one.")
         note = folder.vault / RELEASED
         known = note.read_text() if note.is_file() else None
@@ -95,7 +98,11 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         folder = cls(path)
         if not folder.plan_path.is_file():
-            raise RunError(f"a run folder at {path}", "no vault/plan.json in it", "Start it with `veilset fit --out`.")
+            raise RunError(
+                f"a run folder at {path}",
+                "no vault/plan.json in it",
+                "Check the path. A run is begun without --resume.",
+            )
         return folder
 
     @property

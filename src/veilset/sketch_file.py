@@ -174,7 +174,10 @@ def networks_bytes(bank: Measurement) -> bytes:
 
 def read_networks(data: bytes, spec: ImageSpec, tone_share: float) -> Measurement:
     """Networks from an untrusted file: names, types and shapes for these images, sizes, and the integer grid."""
-    declared = declared_shapes(data)
+    try:
+        declared = declared_shapes(data)
+    except ArtifactError as error:
+        raise ArtifactError("networks written by --features-out", error.found, "Give that file.") from error
     first = declared.get("networks.networks.weight_0", (torch.int8, ()))[1]
     kinds = [*declared.get(PROTOTYPES, (torch.int16, ()))[1], 1, 1][1]
     if len(first) != 5:

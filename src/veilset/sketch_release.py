@@ -185,6 +185,13 @@ def sketch_files(
     }
 
 
+def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
+    """What of `wanted` is not so, and what was `found` instead, in words; empty where all of it is."""
+    names = [name for name, value in wanted.items() if found[name] != value]
+    expected, instead = (", ".join(f"{name} {values[name]}" for name in names) for values in (wanted, found))
+    return expected, instead
+
+
 def card_of(config: dict[str, Any], claim: Claim) -> str:
     return sketch_card(config, claim) if config.get("kind") == KIND else model_card(config, claim)
 

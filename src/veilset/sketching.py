@@ -31,6 +31,7 @@ from veilset.sketch_file import MAX_ROUNDS, Layout, Round, read_networks, round_
 from veilset.sketch_release import (
     CONTINUED,
     SketchRelease,
+    differing,
     measurements,
     open_sketch,
     sketch_files,
@@ -108,13 +109,14 @@ class SketchGoal:
             )
         if self.before is None:
             return
-        wanted = {**vars(self.before.facts), "delta": self.before.claim.delta, **self.settings()}
-        found = {**vars(plan.facts), "delta": plan.delta, **plan.config}
-        others = [name for name, value in wanted.items() if found[name] != value]
-        if others:
+        wanted, found = differing(
+            {**vars(self.before.facts), "delta": self.before.claim.delta, **self.settings()},
+            {**vars(plan.facts), "delta": plan.delta, **plan.config},
+        )
+        if wanted:
             raise ConfigError(
-                f"a further round on the terms of the first: {', '.join(f'{name} {wanted[name]}' for name in others)}",
-                ", ".join(f"{name} {found[name]}" for name in others),
+                f"a further round on the terms of the first: {wanted}",
+                found,
                 "Measure the same images on the same terms, with the networks of --features.",
             )
 

@@ -7,7 +7,7 @@ values and public settings alone can cost privacy; it can be repeated with other
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from veilset.data.spec import ImageSet, to_bytes
 from veilset.engines.sketch_settings import SketchConfig
 from veilset.engines.targets import Released
 from veilset.errors import ConfigError
-from veilset.files import write_atomically
+from veilset.files import require_new_file, write_atomically
 from veilset.goals import model_config, model_files
 from veilset.methods.base import Forecast, OpenContext, Progress, make_config
 from veilset.methods.plan import Plan
@@ -37,6 +37,8 @@ from veilset.sketch_release import SketchRelease, open_sketch
 METHOD = Sketch()
 OPTIONS = ("steps", "images_per_class", "networks_per_step", "learning_rate", "jitter", "latent_size", "channels")
 """Settings of making a model from a sketch."""
+PIXEL_OPTIONS = ("steps", "networks_per_step", "jitter")
+"""Settings of making a few images from it."""
 NETWORK_OPTIONS = ("trained_networks", "network_steps", "training_images")
 """Settings of training networks for a further round."""
 
@@ -56,14 +58,14 @@ def synthesize(
 
     Args:
         features_out: also trains networks on the synthetic images, for a further round of measuring, and writes them.
-        resume: goes on with the interrupted run in `out`.
+        resume: goes on with the interrupted run in `out`; with `features_out`, with a finished one too.
     """
-    sketch, config = _opened(path, options)
-    if features_out is not None and features_out.exists():
-        raise ConfigError("a new file for the networks", f"{features_out} exists", "Choose another name.")
+    sketch, config = _opened(path, options, OPTIONS if features_out is None else (*OPTIONS, *NETWORK_OPTIONS))
+    if features_out is not None:
+        require_new_file(features_out)
     plan = _plan(sketch, config, seed)
     if resume:
-        folder = RunFolder.reopen(out, plan, sketch.data)
+        folder = RunFolder.reopen(out, plan, sketch.data, finished_too=features_out is not None)
     else:
         folder = RunFolder.create_open(out, plan, RunFolder(path), sketch.data)
     context = OpenContext(
@@ -77,9 +79,10 @@ def synthesize(
         further = METHOD.settled(replace(config, rounds=1), sketch.facts, sketch.noise_multipliers[-1])
         networks = train_networks(config, generator, len(sketch.layout.rounds), further.kinds, context)
         write_atomically(features_out, networks_bytes(networks))
-    release = {**model_config(plan), "sketch": sketch.described()}
-    files = model_files(release, sketch.spec, generator, _unpublished(sketch))
-    write_release(folder.release, {**files, FILE: sketch.data})
+    if not folder.finished:
+        release = {**model_config(plan), "sketch": sketch.described()}
+        files = model_files(release, sketch.spec, generator, _unpublished(sketch))
+        write_release(folder.release, {**files, FILE: sketch.data})
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return from_pretrained(out)
 
@@ -95,8 +98,8 @@ def synthesize_images(
     progress: Progress = lambda *_: None,
 ) -> SketchRelease:
     """Writes `per_class` optimised images of each class, as a folder or .npz file, and the claim beside them."""
-    sketch, config = _opened(path, options)
-    claim_path = out.with_name(f"{out.name}.privacy.json")
+    sketch, config = _opened(path, options, PIXEL_OPTIONS)
+    claim_path = claim_beside(out)
     if claim_path.exists():
         raise ConfigError("a new name for images and claim", f"{claim_path} exists", "Choose another name.")
     check_writable(out, archive=is_archive(out))
@@ -113,19 +116,25 @@ def synthesize_images(
     return sketch
 
 
-def open_config(sketch: SketchRelease, options: Mapping[str, Any]) -> SketchConfig:
+def claim_beside(images: Path) -> Path:
+    """Where the claim of a few optimised images is written."""
+    return images.with_name(f"{images.name}.privacy.json")
+
+
+def open_config(sketch: SketchRelease, options: Mapping[str, Any], used: Sequence[str] = OPTIONS) -> SketchConfig:
     """Settings of the open side beside those the sketch was measured with; kinds are those of a further round.
 
-    Raises: ConfigError for an option that belongs to the sketch: it cannot be changed without measuring again.
+    Raises: ConfigError for an option that is not `used`, or that belongs to the sketch: it cannot be changed without
+        measuring again.
     """
-    allowed = ("preset", *OPTIONS, *NETWORK_OPTIONS)
+    allowed = ("preset", *used)
     known = asdict(SketchConfig())
     fixed = [name for name in options if name in known and name not in allowed]
     if fixed:
         raise ConfigError(
-            f"options of the open side: {', '.join(allowed)}",
+            f"options that are used here: {', '.join(allowed)}",
             ", ".join(fixed),
-            "Drop it: the sketch has settled it, or it is of `veilset fit` alone.",
+            "Drop it: the sketch has settled it, or it is for `veilset fit`, a model or --features-out.",
         )
     config = make_config(METHOD, options)
     assert isinstance(config, SketchConfig)
@@ -144,10 +153,10 @@ def _released(sketch: SketchRelease) -> Released:
     return Released(sketch.rounds, sketch.weights, sketch.layout.total_weight, sketch.facts.declared_size)
 
 
-def _opened(path: Path, options: Mapping[str, Any]) -> tuple[SketchRelease, SketchConfig]:
+def _opened(path: Path, options: Mapping[str, Any], used: Sequence[str]) -> tuple[SketchRelease, SketchConfig]:
     """The sketch after checking it as anyone can: its claim is going to be repeated."""
     sketch = open_sketch(path)
-    config = open_config(sketch, options)
+    config = open_config(sketch, options, used)
     verify(path, second=False)
     return sketch, config
 

@@ -101,6 +101,7 @@ def test_a_stored_plan_is_what_a_sketch_spends(cli: Cli, photos: Path, tmp_path:
         (["--epsilon", "1", "--after", "x"], "--after together with --features"),
         ([], "an epsilon"),
         (["--epsilon", "1", "--networks"], "a value after --networks"),
+        (["--epsilon", "1", "--network", "3"], "Did you mean 'networks'?"),
         (["--epsilon", "1", "--after", "nowhere", "--features", "nowhere"], "finished release"),
     ],
 )
@@ -136,6 +137,38 @@ def test_settings_of_the_sketch_cannot_be_changed_afterwards(cli: Cli, photos: P
     )
     assert code == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_networks_are_those_of_features_out_and_nothing_else(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", tmp_path / "a", *SIZES)
+    picture = next(photos.rglob("*.png"))
+    words = ["sketch", photos, "--after", tmp_path / "a", "--epsilon", "1", "--out", tmp_path / "b"]
+    for wrong in (picture, tmp_path / "a" / "release" / "sketch.safetensors"):
+        code, _, err = cli(*words, "--features", wrong)
+        assert code == 2
+        assert "expected networks written by --features-out" in err
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_unfinished_model_is_not_begun_again_unnoticed(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", tmp_path / "a", *SIZES)
+    words = ["synthesize", tmp_path / "a", "--out", tmp_path / "run", *OPEN]
+    code, _, err = cli(*words, "--resume")
+    assert code == 2
+    assert "begun without --resume" in err
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("veilset.synthesis.synthesise", stop)
+        assert cli(*words)[0] == 130
+    code, _, err = cli(*words)
+    assert code == 2
+    assert "Go on with it by --resume" in err
+    assert cli(*words, "--resume")[0] == 0
 
 
 def test_a_finished_model_is_not_resumed(cli: Cli, photos: Path, tmp_path: Path) -> None:

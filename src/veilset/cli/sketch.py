@@ -45,8 +45,8 @@ from veilset.privacy.claim import shown
 from veilset.run_folder import RunFolder
 from veilset.sketch_release import SketchRelease
 from veilset.sketching import SketchGoal, execute_sketch, resume_sketch
+from veilset.synthesis import claim_beside, synthesize_images
 from veilset.synthesis import synthesize as make_model
-from veilset.synthesis import synthesize_images
 
 Words = Annotated[list[str], typer.Argument(help="Images as for `veilset fit`; or: merge, then two or more sketches.")]
 
@@ -67,6 +67,8 @@ def sketch(
 ) -> None:  # fmt: skip
     """Measure a collection once, with noise, into a file that may be shared and synthesised from for ever.
 
+    Options of the method that concern measuring are accepted too: preset, networks, width and so on.
+
     `veilset sketch merge a.sketch b.sketch --out c.sketch` adds sketches of different people.
     """
     plain, options = split_words(words)
@@ -81,12 +83,13 @@ def sketch(
         check_agrees(stored, context, options)
     else:
         check_request(context, get_method("sketch"), settings)
+    chosen_device = api.pick_device(device)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             plain[0], show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,
             **reading(out, stored, resume=resume, size=size, fit=fit, color=color),
         )  # fmt: skip
-        common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
+        common: dict[str, Any] = {"device": chosen_device, "progress": show.progress}
         if resume:
             made = resume_sketch(images, out, **common)
         else:
@@ -105,12 +108,15 @@ def synthesize(
     out: Annotated[Path, typer.Option(help="Run folder to write; with --per-class a folder of images or .npz.")],
     per_class: Annotated[int | None, typer.Option(help="Write this many optimised images a class, no model.")] = None,
     features_out: Annotated[Path | None, typer.Option(help="Train networks for a further round; write them.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted model in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the model in --out.")] = False,
     seed: Seed = 0, device: Device = "auto", quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Make a model, or a few images, from a sketch alone. Costs no privacy, however often.
 
     Options of the method's open side are accepted too: steps, channels, jitter and so on.
+
+    A further round: --features-out NETS here (with --resume, of a finished model too), then
+    `veilset sketch photos/ --after SKETCH --features NETS`.
     """
     options = method_options(context)
     if per_class is not None and features_out is not None:
@@ -124,7 +130,12 @@ def synthesize(
             claim = make_model(source, out, features_out=features_out, resume=resume, **common).claim
         else:
             claim = synthesize_images(source, out, per_class, **common).claim
-    show.say(f"{claim.summary}\nwrote {out}; nothing was charged")
+    wrote = f"{out}, its claim in {claim_beside(out)}" if per_class is not None else f"{out}"
+    show.say(f"{claim.summary}\nwrote {wrote}; nothing was charged")
+    if features_out is not None:
+        show.say(f"next: veilset sketch IMAGES --after {source} --features {features_out} --epsilon E --out NEW")
+    elif per_class is None:
+        show.say(f"look at {out / 'release' / 'samples.png'}; next: veilset report {out}")
     result({"out": str(out), "claim": claim.to_json()})
 
 
