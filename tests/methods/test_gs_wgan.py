@@ -108,7 +108,7 @@ def test_a_plan_for_the_papers_epsilon_has_its_noise_its_settings_and_both_epsil
 
 
 def test_settings_given_beside_it_win() -> None:
-    for steps in (500, GsWganConfig().steps):  # also where they are what we take ourselves
+    for steps in (1500, GsWganConfig().steps):  # also where they are what we take ourselves
         config = published(steps=steps, schedule="round-robin").config
         assert (config["steps"], config["schedule"]) == (steps, "round-robin")
 
@@ -311,7 +311,7 @@ def test_a_second_answer_in_one_turn_is_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_a_turn_by_another_schedule_than_planned_is_refused(tmp_path: Path) -> None:
     images = make_images()
-    plan = tiny_plan(images, "gs-wgan", accounting="published")
+    plan = tiny_plan(images, "gs-wgan", accounting="published", steps=6)
     other = replace(plan, config={**plan.config, "schedule": "round-robin"})
     with pytest.raises(BudgetExceeded):
         execute(images, other, tmp_path / "run", allow_published=True)
@@ -349,6 +349,32 @@ def test_a_run_killed_at_a_checkpoint_ends_with_all_its_steps(
     assert resumed.privacy.record.charged == whole.privacy.record.charged
     if (phase, step) == ("teaching", 4):
         assert digest(resumed._module.state_dict()) == digest(whole._module.state_dict())
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_turns_of_a_single_round_are_refused_since_a_crash_would_end_them(steps: int) -> None:
+    """What a crash cut short counts as a whole round: nothing would be left to go on with."""
+    with pytest.raises(ConfigError, match="more than one round"):
+        replace(IN_TURN, shards=5, steps=steps)
+    replace(IN_TURN, shards=5, steps=steps, schedule="uniform")
+
+
+def test_turns_of_the_fewest_rounds_can_be_resumed_after_a_crash_before_their_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teaching_settings, "steps_between", lambda *_: 3)
+    images = make_images()
+    options = {"accounting": "published", "schedule": "round-robin", "shards": 5, "steps": 6}
+
+    def dies(message: str, done: int, total: int) -> None:
+        if message == shard_teaching.DOING and done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(
+            images, tiny_plan(images, "gs-wgan", **options), tmp_path / "run", allow_published=True, progress=dies
+        )
+    assert resume(images, tmp_path / "run", allow_published=True).privacy.record.closed
 
 
 @pytest.mark.usefixtures("_checkpoints_often")

@@ -61,6 +61,12 @@ class TeachingSettings:
                 raise ConfigError(f"{name} {' or '.join(known)}", f"{getattr(self, name)!r}", "Correct the option.")
         if self.turns == "round-robin" and not self.in_turn:
             raise ConfigError("schedule for critics in turn", "critics together", "Drop it: all answer in every step.")
+        if self.turns == "round-robin" and self.steps <= self.shards:  # a round that a crash cut short counts as whole
+            raise ConfigError(
+                "more than one round of a round-robin schedule, or a crash would leave nothing to go on with",
+                f"{self.steps} steps for {self.shards} shards",
+                "Use fewer shards or more steps.",
+            )
         jitter_of(self.jitter)
 
     @property
