@@ -29,6 +29,7 @@ from veilset.errors import (
     RunError,
     VeilsetError,
 )
+from veilset.methods import psg
 from veilset.methods.plan import Plan
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim
@@ -286,6 +287,44 @@ def test_a_run_cannot_be_resumed_with_other_images(plan: Plan, tmp_path: Path) -
 
 def _fail(*_: object) -> None:
     raise RuntimeError
+
+
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_a_run_cannot_be_resumed_after_an_image_was_added_or_removed(change: str, tmp_path: Path) -> None:
+    """Else the hashes would miss an image that was trained on, and it could be judged by as a test image."""
+    fewer, more = make_images(counts=(7, 5, 3)).subset(torch.arange(14)), make_images(counts=(7, 5, 3))
+    begun, given = (fewer, more) if change == "added" else (more, fewer)
+
+    def dies(message: str, done: int, total: int) -> None:
+        if message == psg.DOING and done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(begun, tiny_plan(begun, "psg"), tmp_path / "run", progress=dies)
+    with pytest.raises(RunError, match=f"1 {change}"):
+        resume(given, tmp_path / "run")
+    resume(begun, tmp_path / "run")
+    assert RunFolder(tmp_path / "run").count_training_images(more) == len(begun)
+
+
+def test_a_run_cannot_be_resumed_after_its_users_were_named_anew(tmp_path: Path) -> None:
+    begun = make_images(per_user=3)
+    plan = tiny_plan(begun, "dp-merf", unit="user", images_per_user=3)
+    with pytest.raises(RuntimeError):
+        execute(begun, plan, tmp_path / "run", progress=_fails_after_hashing)
+    others = tuple(name.replace("person 0", "stranger") for name in begun.users or ())
+    with pytest.raises(RunError, match="1 added, 1 removed"):
+        resume(replace(begun, users=others), tmp_path / "run")
+    assert resume(begun, tmp_path / "run").claim.unit == "user"
+
+
+def _fails_after_hashing(message: str, done: int, total: int) -> None:
+    if not message.startswith("hashing"):
+        raise RuntimeError
+
+
+def test_a_finished_run_is_loaded_whatever_became_of_its_images(copy_of_run: Callable[[], Path]) -> None:
+    assert resume(make_images().subset(torch.arange(5)), copy_of_run()).claim.epsilon is not None
 
 
 def test_a_card_that_says_something_else_than_its_claim_does_not_verify(

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from contract.cases import METHODS, tiny_plan
-from data.helpers import class_folder, write_image
+from data.helpers import class_folder, pattern, write_image
 from typer.testing import CliRunner
 
 import veilset
 from veilset.cli import options
 from veilset.cli.app import app
 from veilset.data import LazyImages, stream
-from veilset.errors import DataError
+from veilset.errors import DataError, RunError
 from veilset.methods.base import get_method
 from veilset.privacy.noise import SeededNoise
 from veilset.run import execute, resume
@@ -104,13 +104,16 @@ def test_a_folder_that_changes_between_two_rounds_stops_the_run_before_noise_is_
 ) -> None:
     def adds_a_file(message: str, done: int, total: int) -> None:
         if message.startswith("training networks"):
-            write_image(photos / "dog" / "late.png")
+            write_image(photos / "dog" / "late.png", pattern(shift=99))
 
     images = on_disk(photos)
     plan = tiny_plan(veilset.load(photos), "sketch")
     with pytest.raises(DataError, match="changed"):
         execute(images, plan, tmp_path / "run", progress=adds_a_file)
     assert len(normals_drawn) == 1, "the first of two rounds"
+    with pytest.raises(RunError, match="1 added"):
+        resume(on_disk(photos), tmp_path / "run")
+    (photos / "dog" / "late.png").unlink()
     # Nothing is set aside for a third draw, so a resume succeeds only if the second round was not charged.
     assert resume(on_disk(photos), tmp_path / "run").claim.epsilon == pytest.approx(5.0, rel=1e-6)
 

@@ -179,6 +179,7 @@ def resume_for(
     check_allowed(plan, images, allow_published=allow_published)
     if not folder.ledger_path.is_file():
         raise RunError("a run with its ledger", "none", "It cannot be continued: fit again into a new folder.")
+    folder.check_unchanged(images, progress)
     ledger = PrivacyLedger.resume(folder.ledger_path)
     if budget is not None and plan.reservation is not None and not ledger.closed:
         budget.go_on(plan.reservation, ledger.head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -179,18 +179,31 @@ class RunFolder:
 
     def note_training_images(self, images: Images, progress: Progress) -> None:
         """Keeps keyed hashes of the images; a pass of its own, and once, also if the run is resumed."""
-        path, told = self.vault / FINGERPRINTS, images.warnings
-        if not path.is_file():
-            key = NoiseSource().key_bytes(KEY_BYTES)
-            hashes = fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
-            write_atomically(path, b"".join([key, hashes.data]), mode=0o600)
-        users = images.user_names()
-        if users is not None and not (self.vault / USER_FINGERPRINTS).is_file():
-            key = NoiseSource().key_bytes(KEY_BYTES)
-            people = key + user_fingerprints(users, key).tobytes()
-            write_atomically(self.vault / USER_FINGERPRINTS, people, mode=0o600)
+        told = images.warnings
+        for name, hashed in _hashing(images, progress).items():
+            if not (self.vault / name).is_file():
+                key = NoiseSource().key_bytes(KEY_BYTES)
+                write_atomically(self.vault / name, b"".join([key, hashed(key).data]), mode=0o600)
         if new := [warning for warning in images.warnings if warning not in told]:
             self.log(event="read", warnings=new)  # images on disk turn out to be damaged when they are first read
+
+    def check_unchanged(self, images: Images, progress: Progress) -> None:
+        """Compares the images with the hashes of those the run began with, which must be of all that it ever uses.
+
+        Raises: RunError where an image or a person was added or removed since.
+        """
+        for name, hashed in _hashing(images, progress).items():
+            kept = self._hashes(name)
+            if kept is None:
+                continue  # stopped before it had looked at any
+            now, begun = hashed(kept[0]), kept[1]
+            added, removed = (len(np.setdiff1d(*pair, assume_unique=True)) for pair in ((now, begun), (begun, now)))
+            if added or removed:
+                raise RunError(
+                    f"the {'images' if name == FINGERPRINTS else 'users'} this run was begun with",
+                    f"{added:,} added, {removed:,} removed since",
+                    "Put the collection back as it was, or begin a new run; what was charged stays charged.",
+                )
 
     def count_training_images(self, images: Images) -> int | None:
         """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""
@@ -222,6 +235,18 @@ class RunFolder:
         if not path.is_file():
             write_atomically(path, noise.key_bytes(), mode=0o600)
         return path.read_bytes()
+
+
+def _hashing(images: Images, progress: Progress) -> dict[str, Callable[[bytes], np.ndarray]]:
+    """By the name of its file, each kind of hash that a run keeps of its images, as a function of the key."""
+
+    def of_images(key: bytes) -> np.ndarray:
+        return fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
+
+    users = images.user_names()
+    if users is None:
+        return {FINGERPRINTS: of_images}
+    return {FINGERPRINTS: of_images, USER_FINGERPRINTS: lambda key: user_fingerprints(users, key)}
 
 
 def _identity(images: Images, budget: DatasetBudget | None) -> dict[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,25 @@ def dies_at(call: int) -> Any:
             raise Killed
 
     return progress
+
+
+def test_a_course_does_not_go_on_with_a_record_that_was_in_a_finished_task(tmp_path: Path) -> None:
+    """Given another class between two tasks, it would be in both, and their losses would add up."""
+    images = some_images()
+    course = some_course(images)
+
+    def dies(message: str, done: int, total: int) -> None:
+        if message.startswith("task 2"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        learn(images, course, tmp_path / "course", progress=dies)
+    labels = images.labels.clone()
+    labels[int((labels == 0).nonzero()[0])] = 1
+    with pytest.raises(RunError, match="0 added, 1 removed"):
+        learn(replace(images, labels=labels), course, tmp_path / "course", resume=True)
+    learn(images, course, tmp_path / "course", resume=True)
+    learn(replace(images, labels=labels), course, tmp_path / "course", resume=True)  # nothing is left to learn
 
 
 @pytest.mark.parametrize("method", ["dp-merf", "dp-sgd"])

@@ -371,9 +371,7 @@ def test_turns_of_the_fewest_rounds_can_be_resumed_after_a_crash_before_their_fi
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(
-            images, tiny_plan(images, "gs-wgan", **options), tmp_path / "run", allow_published=True, progress=dies
-        )
+        execute(images, tiny_plan(images, "gs-wgan", **options), tmp_path / "run", allow_published=True, progress=dies)
     assert resume(images, tmp_path / "run", allow_published=True).privacy.record.closed
 
 

@@ -54,6 +54,8 @@ def learn(
     for text in shared_between_tasks(images, course.partition):
         warn(text)
         folder.log(event="warning", text=text)
+    if not is_course(path):
+        _check_finished(images, course, folder, progress)
     before: Learned | None = None
     for number in range(1, len(course.partition.tasks) + 1):
         before = _learn_task(images, course, folder, number, before, device, progress)
@@ -111,6 +113,13 @@ def _learn_task(
     if begun:
         return resume_for(goal, mine, task.path, **common)
     return execute_for(goal, mine, folder.plan(number), task.path, prepare=goal.prepare, **common)
+
+
+def _check_finished(images: ImageSet, course: Course, folder: CourseFolder, progress: Progress) -> None:
+    """Refuses to go on where a finished task would have other images now: some may be in a later one."""
+    for number in range(1, len(course.partition.tasks) + 1):
+        if folder.task(number).finished:
+            folder.task(number).check_unchanged(task_images(images, course, number), progress)
 
 
 def _released_nothing(task: RunFolder) -> bool:

@@ -103,5 +103,5 @@ def changed(where: str) -> DataError:
     return DataError(
         "the same images in every pass over them",
         f"{where} changed while it was being read",
-        "Run again when nothing writes there; a run that was started can be resumed.",
+        "Put it back as it was to resume a run that was started; else run again when nothing writes there.",
     )
