@@ -27,6 +27,8 @@ from veilset.privacy.noise import NoiseSource
 
 IMAGES = "images.json"
 """Which images the run is about, and how they were read."""
+READING = ("size", "fit", "color", "split", "class_names")
+"""Options of the command line by which images are read."""
 FINGERPRINTS = "training-images.hashes"
 """A key of this run's own, then keyed hashes of the images it was fitted on."""
 USER_FINGERPRINTS = "training-users.hashes"
@@ -57,7 +59,7 @@ class RunFolder:
         (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
         folder.vault.chmod(0o700)
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
-        note = json.dumps({**_identity(images, budget), "fit": images.source.fit}).encode()
+        note = json.dumps({**_identity(images, budget), **how_read(images)}).encode()
         write_atomically(folder.vault / IMAGES, note, mode=0o600)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
@@ -159,15 +161,24 @@ class RunFolder:
         return self.vault / "checkpoints" / f"{name}.safetensors"
 
     def check_same_images(self, images: Images, budget: DatasetBudget | None) -> None:
-        known = self._note()
-        if known.get("images") != _identity(images, budget)["images"]:
-            raise RunError("the images this run was started on", "others", f"Resume it with {known.get('images')}.")
+        known, found = self._note().get("images"), _identity(images, budget)["images"]
+        if known != found:
+            raise RunError(
+                f"the images this run was started on: {known}", f"{found}",
+                "Resume it with the same ones; what was declared public needs --benchmark again.",
+            )  # fmt: skip
 
     @property
     def fit(self) -> str | None:
         """How the training images were brought to one size; None where nothing was asked for or noted."""
         fit = self._note().get("fit") if (self.vault / IMAGES).is_file() else None
         return str(fit) if fit in FITS else None
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options that its images were read with."""
+        note = self._note()
+        return {name: note[name] for name in READING if name in note}
 
     @property
     def data_set(self) -> str | None:
@@ -235,6 +246,14 @@ class RunFolder:
         if not path.is_file():
             write_atomically(path, noise.key_bytes(), mode=0o600)
         return path.read_bytes()
+
+
+def how_read(images: Images) -> dict[str, Any]:
+    """The options that would read the same images again from their source."""
+    spec, source = images.spec, images.source
+    color = "grey" if spec.channels == 1 else "rgb"
+    values = (f"{spec.height}x{spec.width}", source.fit, color, source.split, list(spec.class_names))
+    return dict(zip(READING, values, strict=True))
 
 
 def _hashing(images: Images, progress: Progress) -> dict[str, Callable[[bytes], np.ndarray]]:

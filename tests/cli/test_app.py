@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -184,19 +185,58 @@ def test_an_interrupted_fit_says_how_to_continue_and_continues(
     assert json.loads(out)["claim"]["epsilon"] == pytest.approx(1.0)
 
 
-def test_a_resumed_fit_reads_its_images_as_it_did_at_first(
-    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch, photos: Path, out: Path, *words: object) -> None:
+    """A fit of `photos` that is stopped after its release."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    Image.new("RGB", (20, 11)).save(photos / "cat" / "other.png")
-    words = ["--method", "dp-merf", "--epsilon", "1", "--size", "9x10", "--fit", "crop", "--color", "grey", *TINY]
     with monkeypatch.context() as patch:
         patch.setattr("veilset.methods.dp_merf.matching_loss", interrupt)
-        assert cli("fit", photos, "--out", tmp_path / "a", *words)[0] == 130
-    code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume")
+        code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", out, *words, *TINY)
+        assert code == 130, err
+
+
+def test_a_resumed_fit_reads_its_images_as_it_did_at_first(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (20, 11)).save(photos / "cat" / "other.png")
+    both = tmp_path / "both"
+    for part in ("train", "test"):
+        shutil.copytree(photos, both / part)
+    (both / "test" / "cat" / "0.png").unlink()
+    words = ["--size", "9x10", "--fit", "crop", "--color", "grey", "--split", "test", "--class-names", "dog,cat,bird"]
+    interrupted(cli, monkeypatch, both, tmp_path / "a", *words)
+    code, _, err = cli("fit", both, "--out", tmp_path / "a", "--resume")
     assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("option", "other"),
+    [("--size", "9"), ("--fit", "stretch"), ("--color", "rgb"), ("--split", "test"), ("--class-names", "dog,cat")],
+)
+def test_a_resumed_fit_refuses_to_read_its_images_in_another_way(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, other: str
+) -> None:
+    words = ["--size", "9x10", "--fit", "crop", "--color", "grey", "--split", "train", "--class-names", "cat, dog"]
+    interrupted(cli, monkeypatch, photos, tmp_path / "a", *words)
+    code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume", option, other)
+    assert code == 2
+    assert f"{option.strip('-').replace('-', '_')} " in err
+    assert "begun" in err
+    code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume", *words)
+    assert code == 0, err
+
+
+def test_a_resumed_fit_says_which_images_it_was_begun_with(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(cli, monkeypatch, photos, tmp_path / "a", "--benchmark", "toys")
+    code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume")
+    assert code == 2
+    assert "toys" in err
+    assert "--benchmark" in err
+    assert cli("fit", photos, "--out", tmp_path / "a", "--resume", "--benchmark", "toys")[0] == 0
 
 
 def test_an_interrupt_before_there_is_a_run_does_not_promise_that_it_can_be_resumed(

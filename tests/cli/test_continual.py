@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,25 @@ from .conftest import Cli
 TASKS = ["--tasks", "dog, cat;bird,fish", "--declared-sizes", "10"]
 TINY = ["--method", "dp-merf", "--steps", "3", "--frequencies", "8", "--hidden-size", "8", "--map-channels", "8"]
 JUDGES = ["--classifier", "lda", "--samples-per-class", "4"]
+
+
+Interrupts = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def interrupts(monkeypatch: pytest.MonkeyPatch) -> Interrupts:
+    """Stops a course after the release of its first task."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def interrupting() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr("veilset.methods.dp_merf.matching_loss", interrupt)
+            yield
+
+    return interrupting
 
 
 def some_photos(folder: Path, seed: int) -> Path:
@@ -128,6 +149,44 @@ def test_what_is_typed_wrongly_is_told(
     assert code == 2
     assert complaint in err
     assert not (tmp_path / "out" / "tasks").exists()
+
+
+def test_a_resumed_course_goes_on_as_it_was_begun(
+    cli: Cli, photos: Path, tmp_path: Path, interrupts: Interrupts
+) -> None:
+    """Its images are read in their size and among all classes of the source, also those of no task."""
+    Image.new("RGB", (20, 11)).save(photos / "cat" / "other.png")
+    reading = ["--size", "9x10", "--fit", "crop", "--color", "grey", "--class-names", "bird,cat,cow,dog,fish"]
+    words = ["--epsilon", "1", *TINY, "--tasks", "dog, cat;bird", "--declared-sizes", "10", "--seed", "3", *reading]
+    with interrupts():
+        assert cli("continual", photos, *words, "--out", tmp_path / "a")[0] == 130
+    test = some_photos(tmp_path / "test", 1)
+    code, out, err = cli("continual", photos, "--out", tmp_path / "a", "--resume", "--test", test, *JUDGES)
+    assert code == 0, err
+    value = json.loads(out)
+    assert (value["method"], len(value["scores"])) == ("dp-merf", 2)
+    assert value["claim"]["epsilon"] == pytest.approx(1.0)
+    assert cli("continual", photos, *words, "--out", tmp_path / "a", "--resume")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (["--epsilon", "2"], "epsilon"), (["--method", "psg"], "method"), (["--tasks", "dog,fish"], "tasks"),
+        (["--declared-sizes", "20"], "declared_sizes"), (["--seed", "1"], "seed"), (["--steps", "4"], "steps"),
+        (["--learning-rate", "1"], "learning_rate"), (["--wings", "2"], "wings"), (["--unit", "user"], "several tasks"),
+        (["--size", "9"], "size"), (["--class-names", "fish,dog,cat,bird"], "class_names"),
+    ],
+)  # fmt: skip
+def test_a_resumed_course_refuses_what_is_typed_differently(
+    other: list[str], named: str, cli: Cli, photos: Path, tmp_path: Path, interrupts: Interrupts
+) -> None:
+    with interrupts():
+        assert cli("continual", photos, "--epsilon", "1", *TINY, *TASKS, "--out", tmp_path / "a")[0] == 130
+    code, _, err = cli("continual", photos, "--out", tmp_path / "a", "--resume", *other)
+    assert code == 2
+    assert named in err
+    assert cli("continual", photos, "--out", tmp_path / "a", "--resume", *TASKS, *TINY, "--epsilon", "1.0")[0] == 0
 
 
 def test_help_says_why_epsilon_is_not_a_sum_and_when_it_would_be(cli: Cli) -> None:

@@ -196,8 +196,8 @@ def fit(
         check_request(context, get_method(method), method_options(context))
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
-            source, show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,
-            **reading(out, stored, resume=resume, size=size, fit=fit, color=color),
+            source, show, strict=strict, benchmark=benchmark,
+            **reading(context, RunFolder(out).reading if resume else {}),
         )  # fmt: skip
         common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
         common["allow_published"] = allow_published_accounting

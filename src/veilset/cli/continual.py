@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,10 +25,10 @@ from veilset.cli.options import (
     UnitOf,
     check_request,
     method_options,
-    parse_names,
     read_images,
+    typed,
 )
-from veilset.cli.plans import resumable
+from veilset.cli.plans import check_begun, reading, resumable
 from veilset.console import Show, duration, result
 from veilset.courses.course import SPLITS, Course, course_for
 from veilset.courses.folder import CourseFolder
@@ -82,30 +82,47 @@ def continual(
     Example: veilset continual mnist --method dp-merf --epsilon 10 --classifier cnn --out courses/dp-merf
     """
     judges = Judges(classifier=classifier, seeds=tuple(range(seeds)), samples_per_class=samples_per_class)
-    reading: dict[str, Any] = {"size": size, "fit": fit, "color": color, "strict": strict}
     if test is None and test_benchmark is not None:
         raise ConfigError("--test-benchmark together with --test", "no --test", "Name the images, or drop the option.")
-    options, wanted, sizes = method_options(context), _tasks(tasks), _sizes(declared_sizes)
-    check_request(context, get_mechanism(method), options)
+    begun = CourseFolder.open(out) if resume else None
+    wanted = {"tasks": _tasks(tasks), "declared_sizes": _sizes(declared_sizes), **method_options(context)}
+    if begun is None:
+        check_request(context, get_mechanism(method), method_options(context))
+    read = {**reading(context, {} if begun is None else begun.reading), "strict": strict}
     with Show(quiet) as show, resumable(CourseFolder(out).note):
-        names = parse_names(class_names)
-        images = read_images(source, show, split="train", class_names=names, benchmark=benchmark, **reading)
+        images = read_images(source, show, split="train", benchmark=benchmark, **read)
         course = course_for(
-            images, method=method, epsilon=epsilon, tasks=wanted, declared_sizes=sizes, delta=delta,
-            adjacency=Adjacency(adjacency), unit=Unit(unit), seed=seed, **options,
+            images, adjacency=Adjacency(adjacency), unit=Unit(unit),
+            **_asked(context, wanted, {} if begun is None else begun.begun),
         )  # fmt: skip
         if not resume:
             describe(course, images.spec, show)
         name = test or (source if source in KNOWN_NAMES else None)
         real = None
         if name is not None:
-            names = list(images.spec.class_names)
-            real = read_images(name, show, split="test", class_names=names, benchmark=test_benchmark, **reading)
+            read["class_names"] = list(images.spec.class_names)
+            real = read_images(name, show, split="test", benchmark=test_benchmark, **read)
         learned = run_course(
             images, course, out, test=real, judges=judges, device=api.pick_device(device), progress=show.progress,
             warn=show.warn, resume=resume,
         )  # fmt: skip
     _tell(learned, out, show)
+
+
+def _asked(context: typer.Context, wanted: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `course_for`: as typed or, where a course is resumed, as it was `begun`.
+
+    Raises: ConfigError where something else is typed then.
+    """
+    plain = {name: context.params[name] for name in ("method", "epsilon", "delta", "seed")}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    if not begun:
+        return {**plain, **wanted}
+    given = {**{name: value for name, value in plain.items() if typed(context, name)}, **wanted}
+    if len(given.get("declared_sizes", ())) == 1:
+        given["declared_sizes"] = list(given["declared_sizes"]) * len(begun["tasks"])
+    check_begun(begun, given)
+    return dict(begun)
 
 
 def describe(course: Course, spec: ImageSpec, show: Show) -> None:

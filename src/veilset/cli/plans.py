@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from veilset import api
+from veilset.cli.options import parse_names, parse_size, typed
 from veilset.console import Show, duration, show_error
-from veilset.errors import RunError
+from veilset.errors import ConfigError, RunError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import shown
-from veilset.run_folder import RunFolder
+from veilset.run_folder import READING
 
 LONG_ON_A_CPU = 86_400
 """Seconds on two cores beyond which a plan is not for them."""
@@ -45,14 +47,29 @@ def describe(made: Plan, show: Show, *, declared: bool, hints: bool = True) -> N
         show.warn(warning)
 
 
-def reading(out: Path, stored: Plan | None, *, resume: bool, **typed: str | None) -> dict[str, str | None]:
-    """Size, fit and colour that images are read with: as typed or, where a run is resumed, as at its start."""
-    if stored is None or not resume:
-        return typed
-    spec = stored.facts.spec
-    before = {"size": f"{spec.height}x{spec.width}", "fit": RunFolder(out).fit}
-    before["color"] = "grey" if spec.channels == 1 else "rgb"
-    return {name: value or before[name] for name, value in typed.items()}
+def reading(context: typer.Context, begun: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that images are read with: as typed or, where a run is resumed, as it was `begun`.
+
+    Raises: ConfigError where something else is typed.
+    """
+    asked = {name: context.params[name] for name in READING if name in context.params}
+    asked["class_names"] = parse_names(asked["class_names"])
+    if (size := parse_size(asked["size"])) is not None:
+        asked["size"] = f"{size[0]}x{size[1]}"
+    before = {name: begun[name] for name in asked if name in begun}
+    check_begun(before, {name: asked[name] for name in before if typed(context, name)})
+    return {**asked, **before}
+
+
+def check_begun(begun: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raises: ConfigError where something is given that what is resumed was not `begun` with."""
+    other = [name for name, value in given.items() if str(begun.get(name)) != str(value)]
+    if other:
+        raise ConfigError(
+            f"the options this was begun with: {', '.join(f'{name} {begun.get(name)}' for name in other)}",
+            ", ".join(f"{name} {given[name]}" for name in other),
+            "Drop them: a resume takes what it was begun with. For others, begin another run in a new folder.",
+        )
 
 
 @contextlib.contextmanager

@@ -30,7 +30,6 @@ from veilset.cli.options import (
     check_request,
     method_options,
     open_images,
-    parse_names,
     split_words,
     typed,
 )
@@ -86,8 +85,8 @@ def sketch(
     chosen_device = api.pick_device(device)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
-            plain[0], show, class_names=parse_names(class_names), split=split, strict=strict, benchmark=benchmark,
-            **reading(out, stored, resume=resume, size=size, fit=fit, color=color),
+            plain[0], show, strict=strict, benchmark=benchmark,
+            **reading(context, RunFolder(out).reading if resume else {}),
         )  # fmt: skip
         common: dict[str, Any] = {"device": chosen_device, "progress": show.progress}
         if resume:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from veilset.courses.course import Course
 from veilset.errors import RunError
 from veilset.files import read_json, require_empty, write_atomically
 from veilset.methods.plan import Plan
-from veilset.run_folder import RunFolder
+from veilset.partition import Partition
+from veilset.run_folder import IMAGES, RunFolder
 
 COURSE = "course.json"
 
@@ -25,21 +26,28 @@ class CourseFolder:
         self.note = self.vault / COURSE
 
     @classmethod
-    def create(cls, path: Path, course: Course, plans: Sequence[Plan]) -> CourseFolder:
-        """The folder of a new course, which its caller has found to be empty."""
+    def create(cls, path: Path, course: Course, plans: Sequence[Plan], read: Mapping[str, Any]) -> CourseFolder:
+        """The folder of a new course, which its caller has found to be empty; `read` says how its images were."""
         folder = cls(path)
         folder.vault.mkdir(parents=True, mode=0o700)
         for number, plan in enumerate(plans, start=1):
             folder.keep_plan(number, plan)
+        write_atomically(folder.vault / IMAGES, json.dumps(read).encode(), mode=0o600)
         write_atomically(folder.note, _dumps(course), mode=0o600)
         return folder
 
     @classmethod
-    def reopen(cls, path: Path, course: Course) -> CourseFolder:
-        """The folder of a course that was begun before, and with the same settings."""
+    def open(cls, path: Path) -> CourseFolder:
+        """The folder of a course that was begun before."""
         folder = cls(path)
         if not folder.note.is_file():
             raise RunError(f"a course at {path}", "no vault/course.json in it", "Start it without --resume.")
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, course: Course) -> CourseFolder:
+        """The same, for going on with the same settings."""
+        folder = cls.open(path)
         if folder.note.read_bytes() != _dumps(course):
             begun = read_json(folder.note, "a course")
             wanted = json.loads(_dumps(course))
@@ -49,6 +57,25 @@ class CourseFolder:
                 "Give the same ones, or begin another course in a new folder.",
             )  # fmt: skip
         return folder
+
+    @property
+    def begun(self) -> dict[str, Any]:
+        """What the course was begun with, as arguments of `course_for`."""
+        note = read_json(self.note, "a course")
+        try:
+            plain = {name: note[name] for name in ("method", "epsilon", "delta", "seed")}
+            tasks = Partition.from_json(note["partition"]).tasks
+            return {
+                **plain, "tasks": [list(task.classes) for task in tasks],
+                "declared_sizes": [task.declared_size for task in tasks], **note["settings"],
+            }  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"what a course was begun with in {self.note}", f"{error!r}", "Begin it anew.") from error
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options that its images were read with."""
+        return read_json(self.vault / IMAGES, "the note of this course's images")
 
     def task(self, number: int) -> RunFolder:
         """The run of a task, counted from 1."""

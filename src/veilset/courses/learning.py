@@ -28,7 +28,7 @@ from veilset.model import Model
 from veilset.partition import Partition
 from veilset.privacy.noise import NoiseSource
 from veilset.run import budget_of, check_allowed, execute_for, free, reserve, resume_for
-from veilset.run_folder import RunFolder
+from veilset.run_folder import RunFolder, how_read
 from veilset.scoring import Warn
 
 Learned = Model | PrivateClassifier
@@ -49,8 +49,8 @@ def learn(
     Raises: BudgetExceeded, before any task is begun, where the data set's budget does not cover all of them. It counts
     them one after the other, which is more than they cost.
     """
-    images = images.of_classes(course.partition.class_names)
-    folder = CourseFolder.reopen(path, course) if resume else _begun(images, course, path)
+    read, images = how_read(images), images.of_classes(course.partition.class_names)
+    folder = CourseFolder.reopen(path, course) if resume else _begun(images, course, path, read)
     for text in shared_between_tasks(images, course.partition):
         warn(text)
         folder.log(event="warning", text=text)
@@ -64,7 +64,7 @@ def learn(
     return folder
 
 
-def _begun(images: ImageSet, course: Course, path: Path) -> CourseFolder:
+def _begun(images: ImageSet, course: Course, path: Path, read: dict[str, Any]) -> CourseFolder:
     for number, plan in enumerate(course.plans, start=1):
         check_allowed(plan, task_images(images, course, number), allow_published=False)
     check_new(path)
@@ -72,7 +72,7 @@ def _begun(images: ImageSet, course: Course, path: Path) -> CourseFolder:
     try:
         for plan in course.plans:
             reserved.append(_reserved(images, plan))
-        return CourseFolder.create(path, course, reserved)
+        return CourseFolder.create(path, course, reserved, read)
     except BaseException:  # all of them or none, also after an interrupt: no run was begun with one
         for plan in reserved:
             free(plan, budget_of(images.source))

@@ -65,8 +65,8 @@ KNOWN: dict[str, KnownSet] = {
 def open_known(name: str, options: ReadOptions) -> ArrayCollection:
     """A public data set, from the first place that has it."""
     known = KNOWN[name]
-    source, names = Source(benchmark=name, fit=options.fit), options.class_names or known.class_names
-    options = replace(options, source=source, class_names=names)
+    source = Source(benchmark=name, fit=options.fit, split=options.split)
+    options = replace(options, source=source, class_names=options.class_names or known.class_names)
     places = search_places(name)
     for place in places:
         collection = _open_place(place, options)

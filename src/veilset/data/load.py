@@ -106,14 +106,15 @@ def inspect(source: Any, labels: Any = None, **options: Any) -> tuple[ImageSpec,
 
 
 def _collection(source: Any, labels: Any = None, *, benchmark: Any = None, **options: Any) -> Collection:
-    described = _described(source, benchmark, options.get("fit"))
+    described = _described(source, benchmark, options.get("fit"), options.get("split", "train"))
     return _opened(source, labels, ReadOptions(source=described, **options))
 
 
-def _described(source: Any, benchmark: Any, fit: Fit | None) -> Source:
+def _described(source: Any, benchmark: Any, fit: Fit | None, split: Split) -> Source:
     if benchmark is not None and not (isinstance(benchmark, str) and benchmark.strip()):
         raise ConfigError("the name of a public benchmark, or None", f"{benchmark!r}", "Leave it out for private data.")
-    return Source(path=str(source) if isinstance(source, str | Path) else None, benchmark=benchmark, fit=fit)
+    path = str(source) if isinstance(source, str | Path) else None
+    return Source(path=path, benchmark=benchmark, fit=fit, split=split)
 
 
 def _opened(source: Any, labels: Any, options: ReadOptions) -> Collection:

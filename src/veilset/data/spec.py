@@ -101,6 +101,8 @@ class Source:
     """Name of a public benchmark data set (exempt from budgets, stamped so), or None for private data."""
     fit: str | None = None
     """How other sizes were brought to one while reading: the same picture has other pixels after another way."""
+    split: str = "train"
+    """Which part was read, where there are several."""
 
 
 Batch = tuple[Tensor, Tensor, Tensor]
