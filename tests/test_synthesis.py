@@ -69,8 +69,11 @@ def test_an_interrupted_run_goes_on_to_the_model_it_would_have_been(
 
 def test_a_run_is_not_continued_with_another_sketch_or_other_options(made: Path, tmp_path: Path) -> None:
     interrupted(made / "first", tmp_path / "run")
-    for source, options in (("second", {"steps": 8}), ("first", {"steps": 9})):
-        with pytest.raises(RunError, match="same sketch, options and seed"):
+    for source, options, found in (
+        ("second", {"steps": 8}, "the sketch"),
+        ("first", {"steps": 9}, "values for config"),
+    ):
+        with pytest.raises(RunError, match=found):
             synthesize(made / source, tmp_path / "run", options={**OPEN, **options}, resume=True)
     with pytest.raises(RunError, match="a run folder at"):
         synthesize(made / "first", tmp_path / "none", options=OPEN, resume=True)

@@ -22,7 +22,7 @@ from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
-from veilset.errors import ArtifactError, VaultLeak
+from veilset.errors import ArtifactError, OtherTensors, VaultLeak
 from veilset.files import read_json, write_atomically
 from veilset.privacy.claim import VOID, Claim
 from veilset.privacy.ledger import LedgerRecord, read_chain
@@ -135,7 +135,7 @@ def check_shapes(expected: Shapes, data: bytes) -> None:
     found = declared_shapes(data)
     if found != expected:
         wrong = sorted(set(expected.items()) ^ set(found.items()), key=lambda item: item[0])[:3]
-        raise ArtifactError(
+        raise OtherTensors(
             "the tensors of the declared method", f"differences at {wrong}", "The file is not of this release."
         )
 
@@ -223,7 +223,9 @@ def read_release(folder: Path) -> dict[str, bytes]:
         raise ArtifactError("a finished run", f"{folder}, which is not", "Go on with it by --resume.")
     manifest = read_json(folder / MANIFEST, "a finished release", limit=_MAX_JSON)
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("sha256"), dict):
-        raise ArtifactError(f"release format {FORMAT}", f"{manifest.get('format')!r}", "Update Veilset.")
+        raise ArtifactError(
+            f"release format {FORMAT}", f"{manifest.get('format')!r}", "Use the version of Veilset that wrote it."
+        )
     present = {path.name for path in folder.iterdir()}
     strangers = sorted(present - set(RELEASED) - {MANIFEST})
     if strangers or any(not (folder / name).is_file() or (folder / name).is_symlink() for name in present):

@@ -24,7 +24,7 @@ from veilset.artifact import (
 )
 from veilset.card import classifier_card
 from veilset.data.spec import ImageSpec, to_unit_range
-from veilset.errors import ArtifactError, VeilsetError
+from veilset.errors import ArtifactError, PrivacyError
 from veilset.methods.base import PublicFacts, make_config
 from veilset.methods.dp_sgd import DpSgd, DpSgdConfig
 from veilset.methods.plan import Plan
@@ -33,7 +33,7 @@ from veilset.nets.classifiers import ConvNet
 from veilset.partition import Partition
 from veilset.privacy.claim import Claim
 from veilset.privacy.events import Gaussian, PoissonSampled, Repeated
-from veilset.version import __version__
+from veilset.version import __version__, read_as_ours
 
 METHOD = DpSgd()
 KIND = "classifier"
@@ -102,18 +102,17 @@ def open_classifier(path: Path) -> PrivateClassifier:
     folder = release_folder(path)
     files = read_release(folder)
     config, privacy = parse_json(files["config.json"], "config.json"), read_privacy(files["privacy.json"])
+    if not is_classifier(config):
+        raise ArtifactError(
+            "a classifier", "a release of another kind", "`veilset continual --method dp-sgd` makes one."
+        )
     try:
-        if not is_classifier(config):
-            raise ValueError("not a classifier")
-        settings, spec = make_config(METHOD, config["config"]), ImageSpec.from_json(config["spec"])
-        partition = Partition.from_json(config["tasks"])
-        _check_tasks(settings, spec, partition, privacy)
-        network = load_module(lambda: METHOD.build(settings, spec), files["model.safetensors"])
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        raise ArtifactError("the configuration of a classifier", f"{error!r}", "Copy the release again.") from error
-    except ArtifactError:
-        raise
-    except VeilsetError as error:
+        with read_as_ours("a classifier", config):
+            settings, spec = make_config(METHOD, config["config"]), ImageSpec.from_json(config["spec"])
+            partition = Partition.from_json(config["tasks"])
+            _check_tasks(settings, spec, partition, privacy)
+            network = load_module(lambda: METHOD.build(settings, spec), files["model.safetensors"])
+    except PrivacyError as error:
         raise ArtifactError(error.expected, error.found, "Do not trust this release.") from error
     assert isinstance(network, ConvNet)
     return PrivateClassifier(folder, settings, spec, partition, network, privacy)

@@ -68,6 +68,10 @@ class ArtifactError(VeilsetError):
     """A model folder is incomplete, changed or not of the declared shape."""
 
 
+class OtherTensors(ArtifactError):
+    """A file holds other tensors than the settings beside it stand for."""
+
+
 class VaultLeak(ArtifactError):
     """Something from the vault side was about to be written into a release."""
 

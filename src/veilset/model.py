@@ -21,13 +21,14 @@ from veilset.artifact import (
     write_release,
 )
 from veilset.data.spec import ImageSet, ImageSpec, to_bytes
-from veilset.errors import ArtifactError, ConfigError, VeilsetError
+from veilset.errors import ArtifactError, ConfigError
 from veilset.files import require_empty
 from veilset.methods.base import Synthesizer, get_method, layout_in, make_config
 from veilset.nets.image_sets import FixedImages
 from veilset.privacy.claim import Claim
 from veilset.randomness import named_generator
 from veilset.sketch_file import FILE
+from veilset.version import read_as_ours
 
 SAMPLE_BATCH = 500
 
@@ -131,7 +132,7 @@ def from_pretrained(path: str | Path) -> Model:
         raise ArtifactError(
             "a model that makes images", "a classifier", "`veilset continual` measures it; it cannot be sampled."
         )
-    try:
+    with read_as_ours("a model", config):
         method = get_method(str(config["method"]))
         spec = ImageSpec.from_json(config["spec"])
         settings = make_config(method, config["config"])
@@ -141,12 +142,6 @@ def from_pretrained(path: str | Path) -> Model:
         if layout is not None:
             check_shapes(layout.expected(spec), files[FILE])
         module = load_module(lambda: method.build(settings, spec), files["model.safetensors"])
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        raise ArtifactError("a model configuration", f"{error!r}", "Copy the release again.") from error
-    except ArtifactError:
-        raise
-    except VeilsetError as error:
-        raise ArtifactError("a configuration this version knows", f"{error.found}", "Update Veilset.") from error
     return Model(folder, method, spec, module, read_privacy(files["privacy.json"]))
 
 

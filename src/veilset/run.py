@@ -82,6 +82,7 @@ def _charge_terms(plan: Plan) -> ChargeTerms:
 def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
     """Stops before anything is written: wrong images for the plan, a claim that could not be priced at the end, or a
     published epsilon on private data."""
+    plan.check_complete()
     if plan.facts.spec != images.spec:
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
     if plan.facts.unit is Unit.USER and images.user_numbers() is None:

@@ -91,9 +91,15 @@ class RunFolder:
         if folder.finished and not finished_too:
             raise RunError("an interrupted run", f"{path}, which is finished", "Choose another folder for a new one.")
         note = folder.vault / RELEASED
-        known = note.read_text() if note.is_file() else None
-        if known != hashlib.sha256(released).hexdigest() or folder.plan_path.read_bytes() != plan.dumps():
-            raise RunError("what this run was started with", "others", "Give the same sketch, options and seed.")
+        if (note.read_text() if note.is_file() else None) != hashlib.sha256(released).hexdigest():
+            raise RunError("the sketch this run was started with", "another", "Give the same one.")
+        begun, wanted = Plan.load(folder.plan_path).to_json(), plan.to_json()
+        if others := [name for name in wanted if begun[name] != wanted[name]]:
+            raise RunError(
+                "the options, seed and version of Veilset this run was started with",
+                f"other values for {', '.join(others)}; it was started by Veilset {begun['veilset'] or 'unnamed'}",
+                "Give the same ones, or start a new run: nothing was charged.",
+            )
         return folder
 
     @classmethod

@@ -8,10 +8,18 @@ from typing import Any
 from veilset.artifact import MODEL, parse_json, read_release, write_release
 from veilset.card import classifier_card
 from veilset.classifier import PrivateClassifier, is_classifier, open_classifier
-from veilset.errors import ArtifactError
+from veilset.errors import ArtifactError, ConfigError
 from veilset.evaluate.presets import PRESETS
 from veilset.files import require_empty
-from veilset.methods.base import PublicFacts, assumptions_of, get_method, make_config, unproven_by
+from veilset.methods.base import (
+    PublicFacts,
+    assumptions_of,
+    check_complete,
+    get_mechanism,
+    get_method,
+    make_config,
+    unproven_by,
+)
 from veilset.model import Model, from_pretrained, release_folder
 from veilset.partition import PARTITIONED
 from veilset.privacy.accounting import Price
@@ -32,7 +40,7 @@ from veilset.run import BEFORE_BUDGET, UNTRACKED
 from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, names_a_benchmark, read_noisy_scores
 from veilset.sketch_file import FILE
 from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
-from veilset.version import __version__
+from veilset.version import __version__, read_as_ours
 
 Opened = Model | SketchRelease | PrivateClassifier
 
@@ -171,12 +179,12 @@ def _check_card(files: dict[str, bytes], opened: Opened) -> None:
         raise ArtifactError(
             "every assumption of the claim", f"missing: {sorted(missing)}", "Do not trust this release."
         )
-    try:
+    with read_as_ours("a release", config):
+        if same_words and "config" in config and "sketch" not in config:
+            check_complete(get_mechanism(opened.method), config["config"])
         card = classifier_card(config, claim) if isinstance(opened, PrivateClassifier) else card_of(config, claim)
         fitted = isinstance(opened, Model) and "sketch" not in config
         published = _published(config, opened) if fitted else None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ArtifactError("a complete config.json", f"{error!r}", "Do not trust this release.") from error
     if published != claim.published:
         raise ArtifactError("the published epsilon of this method", "another", "Do not trust this release.")
     if same_words and files.get("README.md") != card.encode():
@@ -202,7 +210,7 @@ def _published(config: dict[str, Any], opened: Opened) -> Published | None:
     )  # fmt: skip
     terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
     if method.events(*terms) != opened.privacy.record.planned:
-        raise ArtifactError("the releases this method makes", "others", "Do not trust this release.")
+        raise ConfigError("the releases these settings stand for", "others in its ledger", "Do not trust this release.")
     if claim.epsilon is not None and (reason := unproven_by(method, terms[0])) is not None:
         raise ArtifactError("no epsilon for settings without a proof", reason, "Do not trust this release.")
     return method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None

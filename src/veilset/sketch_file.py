@@ -101,7 +101,7 @@ class Layout:
             count, width, kinds = self.rounds[number]
             tensors[f"round.{number}.sums"] = (torch.float32, (spec.num_classes * kinds, row + 1))
             if number > 0:
-                networks = _network_shapes(spec, count, width, kinds)
+                networks = network_shapes(spec, count, width, kinds)
                 tensors.update({f"round.{number}.{name}": shape for name, shape in networks.items()})
         return tensors
 
@@ -189,7 +189,7 @@ def read_networks(data: bytes, spec: ImageSpec, tone_share: float) -> Measuremen
         )
     except ConfigError as error:
         raise ArtifactError(error.expected, error.found, "Train smaller networks.") from error
-    tensors = load_tensors(_network_shapes(spec, first[0], first[1], kinds), data)
+    tensors = load_tensors(network_shapes(spec, first[0], first[1], kinds), data)
     _check_exact(tensors)
     return Measurement.from_tensors(tensors, spec.channels, tone_share)
 
@@ -201,9 +201,10 @@ def same_networks(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> boo
     )
 
 
-def _network_shapes(
+def network_shapes(
     spec: ImageSpec, count: int, width: int, kinds: int
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Type and shape of every tensor of trained networks, by name."""
     weights = {
         f"networks.networks.weight_{block}": (torch.int8, shape)
         for block, shape in enumerate(shapes(spec, count, width))

@@ -21,7 +21,7 @@ from torch import Tensor
 from veilset.artifact import Privacy, parse_json, privacy_bytes, read_privacy, read_release
 from veilset.card import model_card
 from veilset.data.spec import ImageSpec
-from veilset.errors import ArtifactError, VeilsetError
+from veilset.errors import ArtifactError
 from veilset.methods.base import PublicFacts, layout_in
 from veilset.model import release_folder
 from veilset.privacy.claim import Claim
@@ -29,7 +29,7 @@ from veilset.privacy.events import Composed, Gaussian
 from veilset.privacy.ledger import LedgerRecord
 from veilset.sketch_card import sketch_card
 from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors, sketch_bytes
-from veilset.version import __version__
+from veilset.version import __version__, read_as_ours
 
 METHOD = "sketch"
 KIND = "sketch"
@@ -112,7 +112,7 @@ def open_sketch(path: Path) -> SketchRelease:
 
 def read_sketch(folder: Path, files: dict[str, bytes]) -> SketchRelease:
     config, privacy = parse_json(files["config.json"], "config.json"), read_privacy(files["privacy.json"])
-    try:
+    with read_as_ours("a sketch", config):
         layout = layout_in(config)
         spec = ImageSpec.from_json(config["spec"])
         facts = PublicFacts(
@@ -123,12 +123,6 @@ def read_sketch(folder: Path, files: dict[str, bytes]) -> SketchRelease:
             raise ValueError("no layout or no declared size")
         measured = measurements(privacy, sums_in(read_tensors(layout, spec, files[FILE])))
         listed = _listed(config["sketch"], files[FILE]) if "sketch" in config else measured
-    except ArtifactError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise ArtifactError("the configuration of a sketch", f"{error!r}", "Do not trust this release.") from error
-    except VeilsetError as error:
-        raise ArtifactError(error.expected, error.found, "Do not trust this release.") from error
     _check_listed(listed, measured)
     return SketchRelease(folder, layout, facts, privacy, files[FILE], listed)
 

@@ -26,7 +26,7 @@ from veilset.partition import Partition, partitioned
 from veilset.privacy.claim import Claim, shown
 from veilset.score_release import is_benchmark_name, told_by_scores
 from veilset.sharing import export, verify
-from veilset.version import __version__
+from veilset.version import __version__, read_as_ours
 
 CARD = "README.md"
 STATED = "the owner's word: the releases and their ledgers, which `veilset verify` checks, do not tell them"
@@ -119,7 +119,7 @@ def verify_course(path: Path) -> dict[str, Any]:
     """
     value = read_course(path)
     _check_closed(path)
-    try:
+    with read_as_ours("a course", value):
         partition, spec = Partition.from_json(value["tasks"]), ImageSpec.from_json(value["spec"])
         checked = [verify(task) for task in _tasks(path, len(partition.tasks))]
         for number, task in enumerate(_tasks(path, len(partition.tasks)), start=1):
@@ -127,8 +127,6 @@ def verify_course(path: Path) -> dict[str, Any]:
         claim = privacy_of_tasks(path, len(partition.tasks)).claim
         told = _course_json(str(value["method"]), spec, partition, claim, stage_scores(value))
         card, same_words = course_card(told, claim), value["veilset"] == __version__
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ArtifactError("a complete course.json", f"{error!r}", "Copy the course again.") from error
     others = sorted(name for name in {*value, *told} - {"veilset"} if value.get(name) != told.get(name))
     if others:
         raise ArtifactError("what the tasks say", f"something else as {', '.join(others)}", "Do not trust this course.")

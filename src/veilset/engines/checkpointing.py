@@ -6,15 +6,18 @@ as one that was not (given the same released values). Noise sources are never ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from veilset.errors import RunError
 from veilset.privacy.events import Event, steps
 from veilset.privacy.ledger import PrivacyLedger
+from veilset.version import __version__
 
 PARTS = 20
 """A loop is kept at least this often, because a resumed run goes without the releases that it lost."""
@@ -59,6 +62,25 @@ def left_out(doing: str, last: int, planned: int) -> str:
     return doing + (lost if last < planned else "")
 
 
+@contextmanager
+def read_checkpoint(name: str) -> Iterator[None]:
+    """Around the reading of a checkpoint that other code may have kept in another shape.
+
+    Raises: RunError where it has.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise RunError(
+            f"the checkpoint '{name}' as Veilset {__version__} keeps it",
+            f"one of other settings or other code: {error!r}",
+            "Go on with the version that began the run (vault/plan.json names it), or begin a new run; what was "
+            "charged stays charged.",
+        ) from error
+
+
 def keep(
     checkpoints: Checkpoints,
     name: str,
@@ -89,6 +111,17 @@ def restore(
     tensors = checkpoints.load(name)
     if tensors is None:
         return 0
+    with read_checkpoint(name):
+        return _restored(tensors, model, optimiser, draws, more)
+
+
+def _restored(
+    tensors: Mapping[str, Tensor],
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    draws: torch.Generator,
+    more: Mapping[str, Tensor],
+) -> int:
     model.load_state_dict({key[6:]: value for key, value in tensors.items() if key.startswith("model/")})
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from veilset.engines.checkpointing import Checkpoints
+from veilset.engines.checkpointing import Checkpoints, read_checkpoint
 from veilset.engines.critic_training import CriticStack, adam
 from veilset.nets.spectral_generators import coin_flips
 from veilset.nets.stacked_generators import Generators
@@ -55,7 +55,9 @@ def warm_start(
     for number, some in enumerate(pieces):
         game = _Game(critics, net, some, draws)
         name = f"warm start {number}"
-        for step in range(game.restore(checkpoints.load(name)), steps):
+        with read_checkpoint(name):
+            done = game.restore(checkpoints.load(name))
+        for step in range(done, steps):
             critics.train(LocalFakes(net, game.local["weights"], critics.dtype), critic_steps, some)
             game.generator_step()
             if step + 1 == steps:

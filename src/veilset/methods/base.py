@@ -196,6 +196,13 @@ def make_config(method: Mechanism, settings: Mapping[str, Any], *, published: bo
     return method.published_config(config) if published else config
 
 
+def check_complete(method: Mechanism, settings: Mapping[str, Any]) -> None:
+    """Refuses stored settings without an option of today: they were made where that option did not exist."""
+    missing = [field.name for field in fields(method.Config) if field.name not in settings]
+    if missing:
+        raise ConfigError(f"all options of {method.name}", f"no {', '.join(missing)}", "Make it again.")
+
+
 def _preset(method: Mechanism, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings a preset stands for; single options given beside it win."""
     presets: Mapping[str, Mapping[str, Any]] = getattr(method, "presets", {})

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from veilset.data.load import IN_MEMORY
 from veilset.data.spec import Images, ImageSpec
-from veilset.engines.checkpointing import keep, restore
+from veilset.engines.checkpointing import keep, read_checkpoint, restore
 from veilset.engines.feature_sums import sum_by_label
 from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.published_accounting import calibrate_classic_gaussian, classic_gaussian_epsilon
@@ -165,7 +165,9 @@ class DpMerf:
         if released is None:
             released = {"sums": self._release(config, images, context)}
             context.checkpoints.save("embedding", released)
-        targets = class_means(released["sums"], config, context.facts).to(context.device)
+        with read_checkpoint("embedding"):
+            sums = released["sums"].view(images.spec.num_classes, 2 * config.frequencies + bool(config.total_weight))
+        targets = class_means(sums, config, context.facts).to(context.device)
         with one_thread():
             return self._train(config, images.spec, targets, context)
 

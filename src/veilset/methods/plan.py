@@ -15,6 +15,7 @@ from veilset.methods.base import (
     Mechanism,
     PublicFacts,
     cautions_of,
+    check_complete,
     get_mechanism,
     get_method,
     make_config,
@@ -27,6 +28,7 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Published
 from veilset.privacy.events import Composed, Event, from_json, to_json
 from veilset.privacy.gaussian import check_target
+from veilset.version import __version__, read_as_ours
 
 Accounting = Literal["proven", "published", "none"]
 MAX_ROWS_PER_USER = 10**6
@@ -55,6 +57,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     reservation: str | None = None
     """Name under which the data set's budget holds this plan's cost; owner's side only."""
+    veilset: str = __version__
+    """The version that made it."""
 
     @property
     def not_private(self) -> str | None:
@@ -74,8 +78,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
-        try:
-            fields = dict(value)
+        with read_as_ours("a plan", value, ConfigError):
+            fields = {"veilset": "", **value}
             facts = dict(fields["facts"])
             facts.update(spec=ImageSpec.from_json(facts["spec"]), unit=Unit(facts["unit"]))
             facts.update(adjacency=Adjacency(facts["adjacency"]))
@@ -83,9 +87,8 @@ class Plan:
             fields.update(planned=from_json(fields["planned"]), reserve=from_json(fields["reserve"]))
             fields["published"] = None if fields["published"] is None else Published(**fields["published"])
             fields.update(forecast=Forecast(**fields["forecast"]), warnings=tuple(fields["warnings"]))
+            make_config(get_mechanism(fields["method"]), fields["config"])
             return cls(**fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError("a plan made by `veilset plan`", f"{error!r}", "Make the plan again.") from error
 
     def dumps(self) -> bytes:
         return json.dumps(self.to_json(), indent=1).encode()
@@ -97,9 +100,17 @@ class Plan:
     @classmethod
     def load(cls, path: Path) -> Plan:
         try:
-            return cls.from_json(json.loads(path.read_text()))
+            value = json.loads(path.read_text())
+            if not isinstance(value, dict):
+                raise ValueError("not a JSON object")
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"a plan file at {path}", f"{error}", "Make it with `veilset plan --out`.") from error
+        return cls.from_json(value)
+
+    def check_complete(self) -> None:
+        """Refuses to be run with defaults of today for options that did not exist when it was made."""
+        with read_as_ours("a plan", {"veilset": self.veilset}, ConfigError):
+            check_complete(get_mechanism(self.method), self.config)
 
 
 def make_plan(

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSpec
-from veilset.engines.checkpointing import Checkpoints
+from veilset.engines.checkpointing import Checkpoints, read_checkpoint
 from veilset.engines.feature_sums import BATCH, sum_by_label
 from veilset.engines.matching import Effort, Streams, match
 from veilset.engines.prototypes import kinds_among
@@ -50,7 +50,7 @@ from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.randomness import initialise, named_generator
-from veilset.sketch_file import Layout, Round
+from veilset.sketch_file import Layout, Round, network_shapes
 
 CHECKPOINT_EVERY = 1000
 OVERSHOOT = 0.25
@@ -150,7 +150,8 @@ def measure(
     """The private step: the sums of round `number` with noise, through the door. Drawn once, then kept."""
     kept = context.checkpoints.load(f"round {number}")
     if kept is not None:
-        return kept["sums"]
+        with read_checkpoint(f"round {number}"):
+            return kept["sums"].view(images.spec.num_classes * bank.kinds_per_class, bank.numbers + 1)
     bank = bank.to(context.device)
 
     def rows_of(batch: Tensor) -> Bounded:
@@ -211,9 +212,13 @@ def train_networks(
     An open step as well.
     """
     kept = context.checkpoints.load(f"networks {number}")
-    if kept is not None:
-        return Measurement.from_tensors(kept, context.facts.spec.channels, config.tone_share).to(context.device)
     spec = context.facts.spec
+    if kept is not None:
+        with read_checkpoint(f"networks {number}"):
+            found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in kept.items()}
+            if found != network_shapes(spec, config.trained_networks, config.width, kinds):
+                raise ValueError("networks of another shape")  # noticed now, and not when a round was paid for
+            return Measurement.from_tensors(kept, spec.channels, config.tone_share).to(context.device)
     draws = context.generator(f"sketch networks {number}")
     labels = torch.arange(training_images(config, spec), device=context.device) % spec.num_classes
     with torch.no_grad():
