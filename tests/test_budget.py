@@ -416,6 +416,14 @@ def test_the_price_of_a_budget_is_of_all_runs_together(data: Path) -> None:
     assert charged(data) == pytest.approx(together, rel=1e-9)
 
 
+def test_a_budget_holds_critics_that_are_drawn_in_turn_beside_sampled_records(data: Path) -> None:
+    budget, images = opened(data), make_images()
+    for method, options in (("gs-wgan", {"teachers": "in-turn"}), ("psg", {})):
+        plan = tiny_plan(images, method, epsilon=1.0, **options)
+        budget.reserve(plan.planned, **RECORD_ADDED)
+    assert 1.0 < charged(data) < 2.0
+
+
 def test_a_budget_covers_what_lies_below_it_and_is_found_through_a_link(data: Path, tmp_path: Path) -> None:
     budget = opened(data)
     (data / "part").mkdir()

@@ -15,10 +15,10 @@ def _prices_known() -> Iterator[None]:
     """Sampled releases take a second to price, and the suite prices the same few of them hundreds of times."""
     plain, known = accounting._pld_epsilon, {}
 
-    def remembered(sampled: Any, *terms: Any) -> float:
-        key = (frozenset(sampled.items()), *terms)
+    def remembered(sampled: Any, squares: Any, *terms: Any) -> float:
+        key = (frozenset(sampled.items()), frozenset(squares.items()), *terms)
         if key not in known:
-            known[key] = plain(sampled, *terms)
+            known[key] = plain(sampled, squares, *terms)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

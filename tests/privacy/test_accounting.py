@@ -7,9 +7,11 @@ from account_checks import (
     check_prices_round_up,
 )
 from checks import ADD, DELTA, REPLACE
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
+from scipy.stats import binom
 
 from veilset.errors import ConfigError, UnsupportedEvent
 from veilset.privacy import accounting
@@ -77,6 +79,29 @@ def test_sampled_releases_compose_with_plain_ones() -> None:
     both = price(Composed((sampled(300, 0.02, 1.5), Gaussian(4.0))), DELTA, ADD).epsilon
     parts = [price(part, DELTA, ADD).epsilon for part in (sampled(300, 0.02, 1.5), Gaussian(4.0))]
     assert max(parts) < both < sum(parts)
+
+
+def test_drawn_shards_and_sampled_records_cost_the_average_over_the_public_draws() -> None:
+    """By hand: given how often the unit's shard was drawn, its releases there are plain Gaussians."""
+    both = Composed((shard_steps(6, 3, "uniform", rows=1, noise=3.0), sampled(300, 0.02, 1.5)))
+    epsilon = price(both, DELTA, ADD).epsilon
+    sample = from_gaussian_mechanism(1.5, sampling_prob=0.02).self_compose(300)
+    drawn = [sample, *(sample.compose(from_gaussian_mechanism(3 / math.sqrt(n))) for n in range(1, 7))]
+    chances = binom.pmf(range(7), 6, 1 / 3)
+    deltas = [chances @ [pld.get_delta_for_epsilon(epsilon * factor) for pld in drawn] for factor in (1.0001, 0.9999)]
+    assert deltas[0] < DELTA < deltas[1]
+
+
+def test_shards_that_are_always_drawn_are_plain_releases_beside_sampled_ones() -> None:
+    always = Composed((shard_steps(5, 1, "uniform", rows=1, noise=3.0), sampled(300, 0.02, 1.5)))
+    plain = Composed((Repeated(5, Gaussian(3.0)), sampled(300, 0.02, 1.5)))
+    assert price(always, DELTA, ADD).epsilon == pytest.approx(price(plain, DELTA, ADD).epsilon, rel=1e-9)
+
+
+def test_millions_of_large_samples_are_priced_to_the_last_digits() -> None:
+    """Reference: one FFT of the same grid of losses in long doubles, raised to the number of releases."""
+    found = price(sampled(5_000_000, 0.8333, 931.48), DELTA, ADD).epsilon
+    assert found == pytest.approx(10.0124571, abs=2e-6)
 
 
 # --- properties ------------------------------------------------------------------------------------------------------
@@ -191,9 +216,11 @@ def test_nothing_costs_nothing() -> None:
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_shard_draws_and_record_sampling_in_one_run_are_refused() -> None:
-    with pytest.raises(UnsupportedEvent):
-        price(Composed((shard_steps(10, 5, "uniform"), sampled(10, 0.1, 1.0))), DELTA, ADD)
+def test_losses_that_would_fill_the_memory_are_refused_with_numbers() -> None:
+    with pytest.raises(UnsupportedEvent, match=r"8.4e\+06 cells\n.*7.6e\+07, for 5,000,000 releases"):
+        price(sampled(5_000_000, 10 / 12, 4.0), DELTA, ADD)
+    with pytest.raises(UnsupportedEvent, match="5 releases on samples and all others together"):
+        price(Composed((Gaussian(0.01), sampled(5, 0.1, 10.0))), DELTA, ADD)
 
 
 @pytest.mark.parametrize(

@@ -15,22 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binom
 
 from veilset.errors import ConfigError, MissingExtra, UnsupportedEvent
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched, from_steps, steps
-from veilset.privacy.gaussian import (
-    check_delta,
-    check_target,
-    gaussian_deltas,
-    gaussian_epsilon,
-    gaussian_mu,
-    smallest_epsilon,
-)
+from veilset.privacy.gaussian import check_delta, gaussian_deltas, gaussian_epsilon, gaussian_mu, smallest_epsilon
 
 MuSquares = dict[float, float]
 """A distribution over the squared Gaussian-DP parameter: value -> probability."""
+BLOCK, CELLS, TAIL = 100_000, 2**23, 1e-20
+"""Releases composed at once, cells of a distribution (a gigabyte of work), and the tail that counts as infinite."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +50,12 @@ def price(event: Event, delta: float, adjacency: Adjacency) -> Price:
     counts = steps(_touches(event, adjacency))
     sampled = {step: n for step, n in counts.items() if isinstance(step, PoissonSampled) and step.rate < 1}
     squares = _mu_squares(Counter({step: n for step, n in counts.items() if step not in sampled}), adjacency)
-    if not sampled:
-        if len(squares) == 1:
-            mu = math.sqrt(next(iter(squares)))
-            return Price(gaussian_epsilon(mu, delta), delta, "exact Gaussian", mu)
-        mus, chances = np.array([(math.sqrt(square), chance) for square, chance in squares.items() if square > 0]).T
-        epsilon = smallest_epsilon(lambda e: float(chances @ gaussian_deltas(mus, e)), delta)
-        return Price(epsilon, delta, "exact Gaussian mixture")
-    if len(squares) > 1:
-        raise UnsupportedEvent("shard draws or record sampling", "both in one run", "Account them in separate runs.")
-    return Price(_pld_epsilon(sampled, math.sqrt(next(iter(squares))), delta, adjacency), delta, "PLD (dp-accounting)")
+    if sampled:
+        return Price(_pld_epsilon(sampled, squares, delta, adjacency), delta, "PLD (dp-accounting)")
+    if len(squares) == 1:
+        mu = math.sqrt(next(iter(squares)))
+        return Price(gaussian_epsilon(mu, delta), delta, "exact Gaussian", mu)
+    return Price(_mixture_epsilon(squares, delta), delta, "exact Gaussian mixture")
 
 
 def single_mu_square(event: Event) -> float:
@@ -131,20 +123,36 @@ def _touch_distribution(times: int, step: ShardTouched, own: int) -> MuSquares:
     return distribution
 
 
-def _pld_epsilon(sampled: dict[PoissonSampled, int], mu: float, delta: float, adjacency: Adjacency) -> float:
-    pld = _dp_accounting().pld.privacy_loss_distribution
+def _mixture_epsilon(squares: MuSquares, delta: float) -> float:
+    mus, chances = np.array([(math.sqrt(square), chance) for square, chance in squares.items() if square > 0]).T
+    return smallest_epsilon(lambda e: float(chances @ gaussian_deltas(mus, e)), delta)
+
+
+def _pld_epsilon(sampled: dict[PoissonSampled, int], squares: MuSquares, delta: float, adjacency: Adjacency) -> float:
+    """Drawn shards are public: given them the rest is Gaussian, so its losses are a mixture, which composes."""
     parts = [(step, math.sqrt(single_mu_square(step.event)), times) for step, times in sampled.items()]
-    grid = _grid(max(each for _, each, _ in parts))
+    largest, top = max(each for _, each, _ in parts), _mixture_epsilon(squares, TAIL) if any(squares) else 0.0
+    grid = 1e-4 if largest < 1 else 5e-4 if largest < 2 else 5e-3  # fine where losses are small, else coarse
+    _check_room(parts, top, grid)
+    losses = np.arange(math.ceil(top / grid) + 1, dtype=np.float64) * grid
+    curves = (chance * gaussian_deltas(math.sqrt(square), losses) for square, chance in squares.items() if square > 0)
+    total = _symmetric_pld(sum(curves, 0 * losses), grid)
     make = _replace_pld if adjacency is Adjacency.REPLACE else _add_remove_pld
-    total = pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=grid) if mu > 0 else pld.identity(grid)
-    for step, each, times in parts:
-        total = total.compose(make(step, each, grid).self_compose(times))
+    for step, each, times in parts:  # millions in blocks: at once they would take minutes, gigabytes and many digits
+        one, (blocks, rest) = make(step, each, grid), divmod(times, BLOCK)
+        total = total.compose(one.self_compose(BLOCK).self_compose(blocks)) if blocks else total
+        total = total.compose(one.self_compose(rest)) if rest else total
     return float(total.get_epsilon_for_delta(delta))
 
 
-def _grid(mu: float) -> float:
-    """Spacing of the privacy-loss grid: fine where losses are small, coarse where they are huge anyway."""
-    return 1e-4 if mu < 1 else 5e-4 if mu < 2 else 5e-3
+def _check_room(parts: list[tuple[PoissonSampled, float, int]], top: float, grid: float) -> None:
+    """Refuses losses that spread over more cells of the grid than memory should be filled with."""
+    terms = [(step.rate, min(mu * mu, 700.0), times) for step, mu, times in parts]
+    variance = sum(n * rate * min(rate * math.expm1(square), square + square**2 / 4) for rate, square, n in terms)
+    cells = (16 * math.sqrt(variance) + max(square for _, square, _ in terms) / 2 + 2 * top) / grid
+    if cells > CELLS:
+        found = f"{cells:.2g}, for {sum(n for *_, n in parts):,} releases on samples and all others together"
+        raise UnsupportedEvent(f"privacy losses on at most {CELLS:.2g} cells", found, "Use fewer releases or more noise.")
 
 
 def _add_remove_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
@@ -158,15 +166,20 @@ def _replace_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
 
     The draw without the record is common to both worlds. With e' = log(1 + (exp(e) - 1) / rate), b = exp(e - e'):
     H(e) <= rate * ((1 - b) * delta of (record, no record) + b * delta of (record, other record)), each at e'.
-    Both directions obey it, so the symmetrised curve dominates; H(-e) follows from H(e).
+    Both directions obey it, so the symmetrised curve dominates.
     """
-    pld = _dp_accounting().pld
     top = math.ceil(math.log1p(step.rate * math.expm1(min(mu * mu / 2 + 12 * mu, 700.0))) / grid)
     epsilons = np.arange(top + 1) * grid
     inner = np.log1p(np.expm1(epsilons) / step.rate)
     share = np.exp(epsilons - inner)
     absent, other = gaussian_deltas(step.absence * mu, inner), gaussian_deltas(mu, inner)
-    positive = step.rate * ((1 - share) * absent + share * other)
+    return _symmetric_pld(step.rate * ((1 - share) * absent + share * other), grid)
+
+
+def _symmetric_pld(positive: NDArray[np.float64], grid: float) -> Any:
+    """Of a curve H(e) at e = 0, grid, 2 grid, ... that both directions obey; H(-e) follows from H(e)."""
+    pld, top = _dp_accounting().pld, len(positive) - 1
+    epsilons = np.arange(top + 1) * grid
     negative = (-np.expm1(-epsilons) + np.exp(-epsilons) * positive)[:0:-1]
     deltas = np.minimum.accumulate(np.concatenate([negative, positive]).clip(0, 1))
     return pld.privacy_loss_distribution.PrivacyLossDistribution(
@@ -177,10 +190,8 @@ def _replace_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
 def renyi_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float | None:
     """The same tree priced by Renyi accounting: other code, looser bound. None where that code has no proof either."""
     dp = _dp_accounting()
-    relation = dp.NeighboringRelation
-    accountant = dp.rdp.RdpAccountant(
-        neighboring_relation=relation.REPLACE_ONE if adjacency is Adjacency.REPLACE else relation.ADD_OR_REMOVE_ONE
-    )
+    relation = "REPLACE_ONE" if adjacency is Adjacency.REPLACE else "ADD_OR_REMOVE_ONE"
+    accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation[relation])
     try:
         accountant.compose(_dp_event(from_steps(steps(_touches(event, adjacency)))))
     except (dp.UnsupportedEventError, UnsupportedEvent):
@@ -213,10 +224,9 @@ def _dp_accounting() -> Any:
 
 def calibrate(event_for: Callable[[float], Event], epsilon: float, delta: float, adjacency: Adjacency) -> float:
     """The smallest noise multiplier at which `event_for(it)` costs at most `epsilon`; lands on the private side."""
-    check_target(epsilon, delta)
-    counts = steps(event_for(1.0))
+    counts, mu = steps(event_for(1.0)), gaussian_mu(epsilon, delta)
     if all(isinstance(step, Gaussian) for step in counts):
-        exact = math.sqrt(single_mu_square(event_for(1.0))) / gaussian_mu(epsilon, delta)
+        exact = math.sqrt(single_mu_square(event_for(1.0))) / mu
         if price(event_for(exact), delta, adjacency).epsilon <= epsilon:
             return exact
 
@@ -226,7 +236,7 @@ def calibrate(event_for: Callable[[float], Event], epsilon: float, delta: float,
     sampled = [(step, n) for step, n in counts.items() if isinstance(step, PoissonSampled)]
     square = sum(n * step.rate**2 * single_mu_square(step.event) for step, n in sampled)
     # Begun at the central limit: far below it losses spread so wide that pricing them could take all memory.
-    high = max(1.0, math.sqrt(square) / gaussian_mu(epsilon, delta))
+    high = max(1.0, math.sqrt(square) / mu)
     low = high / 2
     while excess(high) > 0:
         low, high = high, high * 2

@@ -53,9 +53,7 @@ class Bounded:
 
     def __post_init__(self) -> None:
         if self._token is not _MADE_HERE:
-            raise NotBounded(
-                "rows bounded by privacy.bounds", "a hand-made Bounded", "Use clip_rows or normalise_rows."
-            )
+            raise NotBounded("rows bounded by privacy.bounds", "hand-made ones", "Use clip_rows or normalise_rows.")
 
     def __len__(self) -> int:
         return int(self.grid_rows.shape[0])
@@ -149,12 +147,9 @@ class GroupedSum:
     ) -> None:
         if rows_per_unit is not None and not (isinstance(rows_per_unit, int) and rows_per_unit >= 1):
             raise ConfigError("a whole cap of at least 1 row per unit", f"{rows_per_unit}", "Declare the cap.")
-        self.num_groups = num_groups
-        self.rows_per_unit = rows_per_unit
+        self.num_groups, self.rows_per_unit, self._device = num_groups, rows_per_unit, device
         self.grid_total: Tensor | None = None
-        self._device = device
-        self._row_bound = 0.0
-        self._nonnegative = False
+        self._row_bound, self._nonnegative = 0.0, False
 
     @property
     def bound(self) -> float:

@@ -137,9 +137,7 @@ class Claim:
             fields.update({name: tuple(map(str, fields[name])) for name in ("assumptions", "stamps")})
             return cls(published=None if published is None else Published(**published), **fields)
         except (KeyError, TypeError, ValueError) as error:
-            raise LedgerError(
-                "a privacy claim", f"{error!r}", "The file was changed or is of another version."
-            ) from error
+            raise LedgerError("a privacy claim", f"{error!r}", "It was changed, or is of another version.") from error
 
 
 def common_terms(parts: Parts) -> LedgerRecord:

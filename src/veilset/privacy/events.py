@@ -131,9 +131,7 @@ def from_json(value: Any) -> Event:
         if fields:
             raise ValueError(f"unknown fields {sorted(fields)}")
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise LedgerError(
-            "an event this version knows", f"{error}", "Use the version of Veilset that wrote it."
-        ) from error
+        raise LedgerError("an event this version knows", f"{error}", "Use the Veilset that wrote it.") from error
     return event
 
 

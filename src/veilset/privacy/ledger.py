@@ -32,8 +32,7 @@ class ChainedFile:
     """JSON lines, each holding the hash of the line before it; appended, fsynced and locked by one process."""
 
     def __init__(self, path: Path, *, create: bool, wait_seconds: float = 0.0) -> None:
-        self.path = path
-        self._file = -1
+        self.path, self._file = path, -1
         self.head = GENESIS
         """Hash of the last line."""
         self.torn = False
@@ -113,9 +112,7 @@ def read_chain(lines: Iterable[str]) -> list[dict[str, Any]]:
             raise LedgerError("a ledger line", f"line {number} is not one: {error}", "Restore the file.") from error
         head, expected = _hash(head, entry), head
         if previous != expected or own != head:
-            raise LedgerError(
-                "an unbroken chain of lines", f"line {number} does not follow the one before", "Restore the file."
-            )
+            raise LedgerError("an unbroken chain", f"line {number} does not follow the one before", "Restore the file.")
         entries.append(entry)
     return entries
 
