@@ -21,7 +21,7 @@ from veilset.engines.aggregated_batches import RepairedBatches
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.clipped_gradients import ClippedGradients
 from veilset.engines.published_accounting import wbk_composed_epsilon
-from veilset.errors import ArtifactError, BudgetExceeded, ConfigError, PrivacyError
+from veilset.errors import ArtifactError, BudgetExceeded, ConfigError, PrivacyError, RunError
 from veilset.methods import dpaf
 from veilset.methods.base import make_config
 from veilset.methods.dpaf import Dpaf, DpafConfig
@@ -421,6 +421,13 @@ def test_a_published_fit_that_crashed_goes_on_with_noise(tmp_path: Path, monkeyp
     resume(images, tmp_path / "run", allow_published=True)
     assert set(sources) == {NoiseSource}
     assert len(sources) > 4
+
+
+def test_a_fit_that_diverges_says_so_and_what_to_change(tmp_path: Path) -> None:
+    images = make_images()
+    plan = tiny_plan(images, "dpaf", head_rate=1e6, body_rate=1e6, steps=40)
+    with pytest.raises(RunError, match=r"diverged\n.*stays charged.*--head-rate"):
+        execute(images, plan, tmp_path / "run")
 
 
 def test_the_release_holds_the_generator_alone(tmp_path: Path) -> None:

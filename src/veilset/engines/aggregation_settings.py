@@ -18,7 +18,7 @@ from veilset.engines.contexts import PublicFacts
 from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.published_accounting import Stage
-from veilset.errors import ConfigError
+from veilset.errors import ConfigError, RunError
 from veilset.nets.aggregating_critics import (
     AggregatingCritic,
     Layout,
@@ -125,8 +125,19 @@ class AggregationSettings:
 
         In proportion to the length of the slope, which is public, so that a critic that is sure of itself, whose
         gradients are all short, is not drowned in noise. In the published construction the slope is private.
+
+        Raises: RunError where training has diverged. That it has follows from released values, and may be known.
         """
-        return self.clip_norm if self.published else self.clip_norm * max(float(slope.norm()), SHORTEST_SLOPE)
+        if self.published:
+            return self.clip_norm
+        length = float(slope.norm())
+        if not math.isfinite(length):
+            raise RunError(
+                "a critic whose loss has a finite slope", f"a slope of length {length}: training diverged",
+                "What the run costs stays charged, and going on would end here again. Fit anew with a smaller "
+                "--head-rate, --body-rate or --generator-rate.",
+            )  # fmt: skip
+        return self.clip_norm * max(length, SHORTEST_SLOPE)
 
     # --- releases ----------------------------------------------------------------------------------------------------
 
