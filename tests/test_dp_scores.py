@@ -443,6 +443,13 @@ def test_at_user_level_a_person_in_both_sets_is_refused_whatever_the_pictures(
         buy(run, replace(test, users=strangers))
 
 
+def test_noisy_scores_at_user_level_need_a_cap_also_where_the_method_needs_none(tmp_path: Path) -> None:
+    images = make_images(per_user=2)
+    RunFolder.create(tmp_path / "run", tiny_plan(images, "gs-wgan", unit="user"), images, None)
+    with pytest.raises(ConfigError, match="--images-per-user"):
+        reserve_scores(RunFolder(tmp_path / "run"), images.source, 1.0, before_fit=True)
+
+
 def test_hashes_of_user_ids_are_for_the_owner_alone(tmp_path: Path) -> None:
     images = make_images(per_user=2)
     execute(images, tiny_plan(images, "dp-merf", unit="user", images_per_user=3), tmp_path / "run")

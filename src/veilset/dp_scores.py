@@ -24,7 +24,7 @@ from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.accounting import calibrate
-from veilset.privacy.bounds import GroupedSum, sum_sensitivity
+from veilset.privacy.bounds import GroupedSum, Unit, sum_sensitivity
 from veilset.privacy.claim import CAPPED, Claim
 from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
@@ -66,6 +66,8 @@ def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fi
     if plan.not_private is not None:
         raise ConfigError("a run with a privacy claim", plan.not_private, "Noisy scores go into releases only.")
     facts, budget = plan.facts, budget_of(test)
+    if facts.unit is Unit.USER and facts.rows_per_user is None:
+        raise ConfigError("a cap of test images per user", "none", "Fit with --images-per-user to buy noisy scores.")
     multiplier = calibrate(Gaussian, epsilon, plan.delta, facts.adjacency)
     made = ScorePlan(
         epsilon=epsilon, delta=plan.delta, adjacency=facts.adjacency, unit=facts.unit,

@@ -401,9 +401,9 @@ def test_together_the_generator_is_our_own() -> None:
     assert isinstance(GsWgan().build(TOGETHER, MNIST), UpsamplingGenerator)
 
 
-def test_a_user_lies_in_one_shard_with_all_images(tmp_path: Path) -> None:
+def test_a_user_lies_in_one_shard_with_all_images_and_needs_no_cap(tmp_path: Path) -> None:
     images = make_images(per_user=4)
-    plan = tiny_plan(images, "gs-wgan", accounting="published", unit="user", images_per_user=2)
+    plan = tiny_plan(images, "gs-wgan", accounting="published", unit="user")
     claim = execute(images, plan, tmp_path / "run", allow_published=True).claim
     assert claim.unit == "user"
     assert not set(CAPPED[Unit.USER]) & set(claim.assumptions), "nothing is dropped, and nothing need be"

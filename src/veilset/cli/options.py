@@ -33,7 +33,7 @@ Neighbours = Annotated[
 UnitOf = Annotated[
     Literal["record", "user"], typer.Option("--unit", help="user needs a user column and --images-per-user.")
 ]
-PerUser = Annotated[int | None, typer.Option(help="Declared cap of images per user, for --unit user.")]
+PerUser = Annotated[int | None, typer.Option(help="Declared cap for --unit user; gs-wgan and dpac need none.")]
 AccountingOf = Annotated[
     Accounting, typer.Option("--accounting", help="published reproduces a paper; none trains without noise.")
 ]

@@ -128,13 +128,15 @@ def layout_of(method: Synthesizer, config: Any) -> Layout | None:
 
 
 def assumptions_of(mechanism: Mechanism, config: Any, unit: Unit) -> tuple[str, ...]:
-    """What a claim assumes because of the mechanism, and because of these settings of it (`assumed(config)`).
-
-    One with ``caps_users = False`` bounds a user however many images he has.
-    """
+    """What a claim assumes because of the mechanism, and because of these settings of it (`assumed(config)`)."""
     further: Callable[[Any], tuple[str, ...]] | None = getattr(mechanism, "assumed", None)
-    capped = CAPPED[unit] if getattr(mechanism, "caps_users", True) else ()
+    capped = CAPPED[unit] if caps_users(mechanism) else ()
     return (*capped, *mechanism.assumptions, *(() if further is None else further(config)))
+
+
+def caps_users(mechanism: Mechanism) -> bool:
+    """Whether a user counts with images up to a declared cap; one with ``caps_users = False`` bounds any number."""
+    return bool(getattr(mechanism, "caps_users", True))
 
 
 def cautions_of(mechanism: Mechanism, config: Any, facts: PublicFacts) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from veilset.methods.base import (
     Forecast,
     Mechanism,
     PublicFacts,
+    caps_users,
     cautions_of,
     check_complete,
     get_mechanism,
@@ -146,7 +147,7 @@ def plan_mechanism(
         settings: options of the method's Config by name.
     """
     config = requested_config(method, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings)
-    _check_sizes(facts, delta)
+    _check_sizes(facts, delta, capped=caps_users(method))
     published, given = accounting == "published", facts.adjacency
     if published:
         facts = replace(facts, adjacency=method.published_adjacency)
@@ -202,7 +203,7 @@ def requested_config(
     return config
 
 
-def _check_sizes(facts: PublicFacts, delta: float) -> None:
+def _check_sizes(facts: PublicFacts, delta: float, *, capped: bool) -> None:
     if not (isinstance(facts.declared_size, int) and facts.declared_size >= 1):
         raise ConfigError("a declared size of at least 1", f"{facts.declared_size}", "Pass --declared-size.")
     check_target(1.0, delta)
@@ -222,7 +223,9 @@ def _check_sizes(facts: PublicFacts, delta: float) -> None:
         raise ConfigError(
             "a cap of images per user only at user level", "unit record", "Add --unit user, or drop the cap."
         )
-    if facts.unit is Unit.USER and not (isinstance(facts.rows_per_user, int) and facts.rows_per_user >= 1):
+    needless = facts.rows_per_user is None and not capped
+    declared = isinstance(facts.rows_per_user, int) and facts.rows_per_user >= 1
+    if facts.unit is Unit.USER and not (needless or declared):
         raise ConfigError(
             "a declared whole cap of images per user", f"{facts.rows_per_user}", "Pass --images-per-user."
         )
