@@ -112,6 +112,21 @@ def test_an_unknown_option_is_refused_and_never_ignored() -> None:
         made(counts=3)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("gs-wgan", {"teachers": "together"}), ("dpac", {"teachers": "together"}), ("dpaf", {"construction": "repaired"}),
+     ("dp-merf", {"total_weight": 0.5})],
+)  # fmt: skip
+def test_what_a_published_epsilon_is_about_can_be_typed_but_not_changed(name: str, options: dict[str, Any]) -> None:
+    (option,) = options
+    method = get_method(name)
+    with pytest.raises(ConfigError, match=rf"as in the paper\n.*\n.*Drop --{option.replace('_', '-')} or"):
+        make_config(method, options, published=True)
+    papers = getattr(make_config(method, {}, published=True), option)
+    assert papers != options[option]
+    assert getattr(make_config(method, {option: papers}, published=True), option) == papers
+
+
 def test_generators_of_a_fit_depend_on_seed_and_name() -> None:
     def context(seed: int) -> FitContext:
         none: Any = None

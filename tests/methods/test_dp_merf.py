@@ -47,7 +47,7 @@ def test_the_papers_noise_for_epsilon_one_is_reproduced() -> None:
 
 
 def test_the_published_construction_takes_the_size_as_public_and_releases_no_count() -> None:
-    plan = tiny_plan(make_images(), "dp-merf", accounting="published", total_weight=0.5)
+    plan = tiny_plan(make_images(), "dp-merf", accounting="published")
     assert plan.config["total_weight"] == 0.0
     assert tiny_plan(make_images(), "dp-merf", total_weight=0.5).config["total_weight"] == 0.5
 

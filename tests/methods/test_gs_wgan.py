@@ -114,7 +114,7 @@ def test_settings_given_beside_it_win() -> None:
 
 
 def test_the_papers_epsilon_is_about_critics_in_turn_alone() -> None:
-    with pytest.raises(ConfigError, match="in turn"):
+    with pytest.raises(ConfigError, match="in-turn"):
         published(teachers="together")
 
 

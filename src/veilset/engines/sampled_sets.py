@@ -105,9 +105,6 @@ class SampledReleases:
                 keep(context.checkpoints, name, step + 1, *kept)
             context.progress(doing, step + 1, last)
 
-    def published_config(self, config: Any) -> Any:
-        return config
-
     def published_noise(self, config: Any, facts: PublicFacts, epsilon: float, delta: float) -> float:
         return calibrate_sampled_gaussian(epsilon, self.terms(config, facts).rate, self.releases(config, facts), delta)
 

@@ -24,7 +24,6 @@ from veilset.engines.shard_batches import ImageShards
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, Watch, teach
 from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
-from veilset.errors import ConfigError
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -61,19 +60,13 @@ class ShardTaught:
     # shard as well, at the same price; one that is replaced by another may change two.
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
     published_defaults: ClassVar[Mapping[str, Any]] = PAPER
+    published_construction: ClassVar[Mapping[str, Any]] = {"teachers": "in-turn"}
 
     def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
         return Repeated(config.steps, _step(config, noise_multiplier))
 
     def reserve(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # after a crash training ends a little earlier
-
-    def published_config(self, config: TeachingSettings) -> TeachingSettings:
-        if not config.in_turn:
-            raise ConfigError(
-                "critics in turn, as in the paper", f"{config.teachers!r}", "Drop --teachers or --accounting published."
-            )
-        return config
 
     def published_noise(self, config: TeachingSettings, facts: PublicFacts, epsilon: float, delta: float) -> float:
         rows = config.images_per_step

@@ -130,7 +130,7 @@ class TeachingSettings:
 
 
 PAPER: dict[str, Any] = {
-    "teachers": "in-turn", "steps": 20_000, "critic": "conv", "critic_width": 64, "critic_batch": 32,
+    "steps": 20_000, "critic": "conv", "critic_width": 64, "critic_batch": 32,
     "critic_steps": 5, "critic_rate": 1e-4, "warm_up": 2000, "jitter": "none", "latent_size": 10, "channels": 256,
     "learning_rate": 1e-4,
 }  # fmt: skip

@@ -44,9 +44,6 @@ class Mechanism(Protocol):
     def reserve(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Event:
         """What may be released again after a crash."""
 
-    def published_config(self, config: Any) -> Any:
-        """The paper's own construction with these settings: what its epsilon is about is not for anybody to set."""
-
     def published_noise(self, config: Any, facts: PublicFacts, epsilon: float, delta: float) -> float:
         """The noise multiplier the paper's formula gives for this epsilon."""
 
@@ -185,7 +182,7 @@ def make_config(method: Mechanism, settings: Mapping[str, Any], *, published: bo
 
     Args:
         published: of the paper's construction; what is not given is the paper's (`published_defaults`), where a method
-            has other defaults.
+            has other defaults, and what its epsilon is about (`published_construction`) is not for anybody to set.
     """
     known = {field.name: field for field in fields(method.Config)}
     for name in settings:
@@ -194,8 +191,12 @@ def make_config(method: Mechanism, settings: Mapping[str, Any], *, published: bo
     default = method.Config()
     values = {name: _convert(name, value, getattr(default, name)) for name, value in settings.items()}
     papers: Mapping[str, Any] = getattr(method, "published_defaults", {}) if published else {}
-    config = method.Config(**{**papers, **_preset(method, values), **values})
-    return method.published_config(config) if published else config
+    fixed: Mapping[str, Any] = getattr(method, "published_construction", {}) if published else {}
+    for name in fixed.keys() & values.keys():
+        if values[name] != fixed[name]:
+            todo = f"Drop --{name.replace('_', '-')} or --accounting published."
+            raise ConfigError(f"{name} {fixed[name]}, as in the paper", f"{values[name]!r}", todo)
+    return method.Config(**{**papers, **_preset(method, values), **values, **fixed})
 
 
 def check_complete(method: Mechanism, settings: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -115,6 +115,7 @@ class DpMerf:
     streams: ClassVar[bool] = True
     published_adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
     published_defaults: ClassVar[Mapping[str, Any]] = {"steps": 3000}
+    published_construction: ClassVar[Mapping[str, Any]] = {"total_weight": 0.0}  # the paper takes N as public
 
     def events(self, config: DpMerfConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         return Gaussian(noise_multiplier)
@@ -122,9 +123,6 @@ class DpMerf:
     def reserve(self, config: DpMerfConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         # A second draw would double mu^2. The release is on disk moments after it is charged, so none is set aside.
         return NOTHING
-
-    def published_config(self, config: DpMerfConfig) -> DpMerfConfig:
-        return replace(config, total_weight=0.0)  # the paper takes N as public
 
     def published_noise(self, config: DpMerfConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
         return calibrate_classic_gaussian(epsilon, delta)

@@ -22,8 +22,9 @@ record changes the clipped gradients of all others, and the sum moves by as much
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +80,7 @@ class Dpaf:
     Config: ClassVar[type] = DpafConfig
     assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+    published_construction: ClassVar[Mapping[str, Any]] = {"construction": "published"}
 
     def assumed(self, config: DpafConfig) -> tuple[str, ...]:
         return () if config.transfer == "none" else (PUBLIC, APART)
@@ -97,9 +99,6 @@ class Dpaf:
 
     def reserve(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # a resumed run leaves out its last steps instead
-
-    def published_config(self, config: DpafConfig) -> DpafConfig:
-        return replace(config, construction="published")
 
     def published_noise(self, config: DpafConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
         return calibrate_wbk_composed(epsilon, lambda noise: config.stages(facts, noise), delta)

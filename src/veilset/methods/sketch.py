@@ -84,9 +84,6 @@ class Sketch:
             return config
         return replace(config, kinds=clear_kinds(config, facts, noise_multiplier / math.sqrt(config.shares[-1])))
 
-    def published_config(self, config: SketchConfig) -> SketchConfig:
-        return config
-
     def published_noise(self, config: SketchConfig, facts: PublicFacts, epsilon: float, delta: float) -> float:
         return 1 / gaussian_mu(epsilon, delta)
 
