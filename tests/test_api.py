@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from contract.cases import TINY, make_images
 
 import veilset
 from veilset.api import pick_device
-from veilset.data.spec import ImageSet
+from veilset.data.spec import ImageSet, Source
 from veilset.errors import ConfigError, PrivacyError, VeilsetError
 from veilset.privacy.bounds import Adjacency, Unit
+from veilset.sharing import verify
 
 MERF = TINY["dp-merf"]
 
@@ -139,6 +141,15 @@ def test_an_undeclared_size_is_rounded_and_thereby_declared() -> None:
     images = make_images(counts=(100, 37))
     model = veilset.fit(images, method="dp-merf", epsilon=5.0, **MERF)
     assert json.loads((model.folder / "config.json").read_text())["declared_size"] == 140
+
+
+def test_the_claim_says_that_a_size_was_taken_from_private_data() -> None:
+    images = make_images(counts=(100, 37))
+    public = replace(images, source=Source(benchmark="digits"))
+    for data, size, said in ((images, None, True), (images, 140, False), (public, None, False)):
+        model = veilset.fit(data, method="dp-merf", epsilon=5.0, declared_size=size, **MERF)
+        assert ("taken from the data, rounded" in str(model.claim)) == said
+        verify(model.folder)
 
 
 def test_a_declared_size_of_zero_is_an_error_and_not_a_request_to_count(images: ImageSet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,8 @@ def plan(
 
 def plan_for(images: Images, *, declared_size: int | None = None, **options: Any) -> Plan:
     """`plan` for images at hand; without a declared size, their number is rounded and thereby declared."""
-    if declared_size is None:
-        declared_size = suggest_declared_size(len(images))
-    return plan(images.spec, declared_size=declared_size, **options)
+    size = suggest_declared_size(len(images)) if declared_size is None else declared_size
+    return replace(plan(images.spec, declared_size=size, **options), size_from_data=declared_size is None)
 
 
 def fit(

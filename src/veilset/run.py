@@ -41,6 +41,7 @@ from veilset.run_folder import RunFolder
 from veilset.score_release import benchmark_stamps
 
 UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
+ROUNDED_SIZE = "the declared size was taken from the data, rounded: the owner made it public, and no epsilon covers it"
 BEFORE_BUDGET = "releases made before the data set's budget was opened, if any, are not counted"
 
 
@@ -244,7 +245,8 @@ def _settle(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> N
 def _terms(mechanism: Mechanism, plan: Plan, images: Images, budget: DatasetBudget | None) -> Terms:
     benchmark = images.source.benchmark
     own = assumptions_of(mechanism, make_config(mechanism, plan.config), plan.facts.unit)
-    assumptions = (*own, *untracked(benchmark, budget))
+    rounded = (ROUNDED_SIZE,) if plan.size_from_data and benchmark is None else ()
+    assumptions = (*own, *rounded, *untracked(benchmark, budget))
     return Terms(assumptions=assumptions, published=plan.published, stamps=_stamps(plan, benchmark))
 
 

@@ -97,7 +97,9 @@ def test_a_plan_file_is_what_fit_spends(cli: Cli, photos: Path, tmp_path: Path) 
     cli("plan", photos, "--method", "dp-merf", "--epsilon", "2", "--out", plan, *TINY)
     code, out, err = cli("fit", photos, "--plan", plan, "--out", tmp_path / "run")
     assert code == 0, err
-    assert json.loads(out)["claim"]["epsilon"] == pytest.approx(2.0)
+    claim = json.loads(out)["claim"]
+    assert claim["epsilon"] == pytest.approx(2.0)
+    assert any("the declared size was taken from the data" in text for text in claim["assumptions"])
 
 
 def test_budget_is_spent_once_and_then_refuses(cli: Cli, photos: Path, tmp_path: Path) -> None:

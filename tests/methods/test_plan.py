@@ -55,9 +55,17 @@ def test_a_file_that_is_no_plan_is_our_error(content: str, tmp_path: Path) -> No
         Plan.load(tmp_path / "missing.json")
 
 
-@pytest.mark.parametrize(
-    "field", [name for name in planned().to_json() if name not in ("warnings", "reservation", "veilset")]
-)
+def test_a_plan_that_does_not_say_where_its_size_is_from_took_it_from_the_data() -> None:
+    value = planned().to_json()
+    assert Plan.from_json(value).size_from_data is False
+    del value["size_from_data"]
+    assert Plan.from_json(value).size_from_data is True
+
+
+OPTIONAL = ("warnings", "reservation", "veilset", "size_from_data")
+
+
+@pytest.mark.parametrize("field", [name for name in planned().to_json() if name not in OPTIONAL])
 def test_a_plan_without_one_of_its_fields_is_our_error(field: str) -> None:
     value = planned().to_json()
     del value[field]

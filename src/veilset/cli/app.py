@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -156,7 +156,8 @@ def plan(
         images_per_user=images_per_user, accounting=accounting, seed=seed,
         **method_options(context),
     )  # fmt: skip
-    describe(made, show, declared=declared_size is not None)
+    made = replace(made, size_from_data=declared_size is None)
+    describe(made, show)
     data = Path(source) if benchmark is None and source not in KNOWN_NAMES else None
     if data is not None and (account := DatasetBudget.find(data)) is not None:
         status = account.status()
@@ -209,7 +210,7 @@ def fit(
                 adjacency=adjacency, unit=unit, images_per_user=images_per_user, accounting=accounting, seed=seed,
                 **method_options(context),
             )  # fmt: skip
-            describe(chosen, show, declared=declared_size is not None or plan is not None)
+            describe(chosen, show)
             model = run.execute(images, chosen, out, prepare=reserved, **common)
     show.say(f"{model.claim.summary}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
     result({"run": str(out), "method": model.method, "claim": model.claim.to_json()})

@@ -21,7 +21,7 @@ LONG_ON_A_CPU = 86_400
 """Seconds on two cores beyond which a plan is not for them."""
 
 
-def describe(made: Plan, show: Show, *, declared: bool, hints: bool = True) -> None:
+def describe(made: Plan, show: Show, *, hints: bool = True) -> None:
     """A plan in lines for people, with hints about settings where these can still be chosen."""
     facts, spec = made.facts, made.facts.spec
     target = "none: NOT PRIVATE" if made.epsilon_planned is None else f"{shown(made.epsilon_planned)} (proven)"
@@ -34,8 +34,8 @@ def describe(made: Plan, show: Show, *, declared: bool, hints: bool = True) -> N
     show.say(f"released      {made.forecast.released}")
     names = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
     show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")
-    note = "" if declared else " (offered, rounded; by using it you declare it public; --declared-size changes it)"
-    show.say(f"declared size {facts.declared_size}{note}")
+    note = " (offered, rounded; by using it you declare it public; --declared-size changes it)"
+    show.say(f"declared size {facts.declared_size}{note if made.size_from_data else ''}")
     cost = made.forecast
     show.say(f"expected      about {duration(cost.seconds)} on two CPU cores, {cost.megabytes:.0f} MB")
     gpu = api.pick_device("auto").type == "cuda"

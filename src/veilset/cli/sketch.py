@@ -93,8 +93,7 @@ def sketch(
             made = resume_sketch(images, out, **common)
         else:
             chosen = goal.planned(stored or _planned(context, goal, images, settings))
-            known = stored is not None or after is not None or declared_size is not None
-            describe(chosen, show, declared=known, hints=after is None)
+            describe(chosen, show, hints=after is None)
             if after is not None and (total := goal.epsilon_in_all(chosen)) is not None:
                 show.say(f"in all        epsilon {shown(total)} (proven), with the rounds in {after}")
             made = execute_sketch(goal, images, chosen, out, **common)

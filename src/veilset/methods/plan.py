@@ -60,6 +60,8 @@ class Plan:
     """Name under which the data set's budget holds this plan's cost; owner's side only."""
     veilset: str = __version__
     """The version that made it."""
+    size_from_data: bool = False
+    """Whether the declared size is the exact one, rounded, because nobody declared another."""
 
     @property
     def not_private(self) -> str | None:
@@ -80,7 +82,7 @@ class Plan:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
         with read_as_ours("a plan", value, ConfigError):
-            fields = {"veilset": "", **value}
+            fields = {"veilset": "", "size_from_data": True, **value}  # one that does not say so says the weaker thing
             facts = dict(fields["facts"])
             facts.update(spec=ImageSpec.from_json(facts["spec"]), unit=Unit(facts["unit"]))
             facts.update(adjacency=Adjacency(facts["adjacency"]))

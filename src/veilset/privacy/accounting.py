@@ -152,7 +152,7 @@ def _check_room(parts: list[tuple[PoissonSampled, float, int]], top: float, grid
     cells = (16 * math.sqrt(variance) + max(square for _, square, _ in terms) / 2 + 2 * top) / grid
     if cells > CELLS:
         found = f"{cells:.2g}, for {sum(n for *_, n in parts):,} releases on samples and all others together"
-        raise UnsupportedEvent(f"privacy losses on at most {CELLS:.2g} cells", found, "Use fewer releases or more noise.")
+        raise UnsupportedEvent(f"losses on at most {CELLS:.2g} cells", found, "Use fewer releases or more noise.")
 
 
 def _add_remove_pld(step: PoissonSampled, mu: float, grid: float) -> Any:
