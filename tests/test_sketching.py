@@ -22,6 +22,7 @@ from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from veilset.run import resume
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
+from veilset.sketch_file import row_bound
 from veilset.sketch_release import open_sketch
 from veilset.sketching import SketchGoal, execute_sketch, resume_sketch
 from veilset.synthesis import synthesize
@@ -137,7 +138,8 @@ def test_a_second_round_composes_with_the_first_and_keeps_its_sums(made: Path) -
     assert second.claim.mu**2 == pytest.approx(sum(squares))
     assert second.claim.epsilon > first.claim.epsilon
     assert torch.equal(second.sums[0], first.sums[0])
-    assert second.weights == pytest.approx([square / sum(squares) for square in squares])
+    bound = row_bound(second.layout.total_weight)
+    assert second.noises == pytest.approx([second.facts.sensitivity(bound) * square**-0.5 for square in squares])
 
 
 def test_a_second_round_of_merged_sketches_costs_everyone(made: Path, tmp_path: Path) -> None:

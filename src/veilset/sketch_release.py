@@ -28,7 +28,7 @@ from veilset.privacy.claim import Claim
 from veilset.privacy.events import Composed, Gaussian
 from veilset.privacy.ledger import LedgerRecord
 from veilset.sketch_card import sketch_card
-from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors, sketch_bytes
+from veilset.sketch_file import FILE, Layout, Round, read_rounds, read_tensors, row_bound, sketch_bytes
 from veilset.version import __version__, read_as_ours
 
 METHOD = "sketch"
@@ -83,15 +83,15 @@ class SketchRelease:
         return read_rounds(self.layout, self.spec, self.data)
 
     @property
-    def weights(self) -> list[float]:
-        """Shares of the rounds by 1 / noise variance; the noises of merged parts add up in their sum."""
-        precisions = [multiplier**-2 for multiplier in self.noise_multipliers]
-        return [precision / sum(precisions) for precision in precisions]
-
-    @property
     def noise_multipliers(self) -> list[float]:
         """Of the noise in the sums of each round: that of merged parts adds up."""
         return [math.hypot(*column) for column in zip(*_multipliers(self.privacy), strict=True)]
+
+    @property
+    def noises(self) -> list[float]:
+        """Standard deviation of the noise in the sums of each round."""
+        sensitivity = self.facts.sensitivity(row_bound(self.layout.total_weight))
+        return [multiplier * sensitivity for multiplier in self.noise_multipliers]
 
     def described(self) -> dict[str, Any]:
         """The entry `sketch` of config.json."""

@@ -7,8 +7,9 @@ values and public settings alone can cost privacy; it can be repeated with other
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from veilset.model import Model, from_pretrained
 from veilset.nets.jitter import jitter_of
 from veilset.pixel_sets import match_pixels
 from veilset.privacy.events import NOTHING
+from veilset.randomness import named_generator
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
 from veilset.sketch_file import FILE, networks_bytes
@@ -73,7 +75,8 @@ def synthesize(
         progress=folder.logging(progress),
     )  # fmt: skip
     started = time.perf_counter()
-    generator = synthesise(config, _released(sketch), context, steps=config.steps)
+    released = _released(sketch, context.generator)
+    generator = synthesise(config, released, context, steps=config.steps)
     if features_out is not None:
         # A further round is one round, and taken to be as noisy as the last one.
         further = METHOD.settled(replace(config, rounds=1), sketch.facts, sketch.noise_multipliers[-1])
@@ -103,8 +106,9 @@ def synthesize_images(
     if claim_path.exists():
         raise ConfigError("a new name for images and claim", f"{claim_path} exists", "Choose another name.")
     check_writable(out, archive=is_archive(out))
+    released = _released(sketch, partial(named_generator, seed))
     pixels = match_pixels(
-        _released(sketch).of_classes(torch.device(device)), sketch.spec, per_class=per_class, steps=config.steps,
+        released.of_classes(torch.device(device)), sketch.spec, per_class=per_class, steps=config.steps,
         networks_per_step=config.networks_per_step,
         jitter=jitter_of(config.jitter), seed=seed, device=torch.device(device),
         progress=lambda done, total: progress("optimising images", done, total),
@@ -149,8 +153,9 @@ def _measured(sketch: SketchRelease) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _released(sketch: SketchRelease) -> Released:
-    return Released(sketch.rounds, sketch.weights, sketch.layout.total_weight, sketch.facts.declared_size)
+def _released(sketch: SketchRelease, generator: Callable[[str], torch.Generator]) -> Released:
+    released = Released(sketch.rounds, sketch.noises, sketch.layout.total_weight, sketch.facts.declared_size)
+    return released if sketch.claim.epsilon is None else released.evened(generator)  # without a claim, without noise
 
 
 def _opened(path: Path, options: Mapping[str, Any], used: Sequence[str]) -> tuple[SketchRelease, SketchConfig]:

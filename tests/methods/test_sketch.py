@@ -49,6 +49,17 @@ def test_noise_free_targets_are_the_mean_features_of_each_class() -> None:
             assert torch.allclose(target.means[label], expected, atol=2e-3)
 
 
+@pytest.mark.parametrize(("accounting", "rounds_evened"), [("proven", [1, 2]), ("none", [])])
+def test_noise_is_evened_over_classes_in_every_round_where_there_is_any(
+    accounting: str, rounds_evened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evened, plain = [], Released.evened
+    monkeypatch.setattr(Released, "evened", lambda self, draw: evened.append(len(self.rounds)) or plain(self, draw))
+    epsilon = 1.0 if accounting == "proven" else None
+    veilset.fit(make_images((40, 30, 20)), method="sketch", epsilon=epsilon, accounting=accounting, **TINY["sketch"])
+    assert evened == rounds_evened
+
+
 def test_networks_of_the_second_round_are_seen_from_the_middle_of_synthetic_images() -> None:
     images = make_images((40, 30, 20))
     config = make_config(SKETCH, TINY["sketch"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,14 +11,17 @@ from torch import Tensor
 from veilset.engines.matching import Target
 from veilset.sketch_file import Round
 
+MOST_EVENED = 3.0
+"""Times the noise of a class, at most: a class that is far too rare to be learned must not take the others with it."""
+
 
 @dataclass(frozen=True)
 class Released:
     """All rounds of a sketch, and what is needed to read their sums as means."""
 
     rounds: Sequence[Round]
-    weights: Sequence[float]
-    """Of the rounds, in proportion to 1 / noise variance."""
+    noises: Sequence[float]
+    """Standard deviation of the noise in the sums of each round."""
     total_weight: float
     declared_size: int
 
@@ -31,6 +34,26 @@ class Released:
         """(classes, kinds): how many images of a class are of which kind, by the noisy counts."""
         return self._counts(self.rounds[-1].sums).reshape(-1, self.kinds)
 
+    def evened(self, generator: Callable[[str], torch.Generator]) -> Released:
+        """With more noise on the sums of large classes, as if all classes were as small as the smallest.
+
+        Means of few images have more noise, and a generator turns noise into roughness. Where one class is rougher than
+        the others, whoever learns from these images learns that, and takes real images of this class for others.
+        """
+        noisy = enumerate(zip(self.rounds, self.noises, strict=False))
+        rounds = [self._evened(*both, generator(f"sketch evening {number}")) for number, both in noisy]
+        return replace(self, rounds=rounds)
+
+    def _evened(self, part: Round, noise: float, draws: torch.Generator) -> Round:
+        kinds = part.bank.kinds_per_class
+        images = self._counts(part.sums).reshape(-1, kinds).sum(1)
+        times = (images / images.min()).clamp(max=MOST_EVENED).repeat_interleave(kinds)
+        added = noise * (times.square() - 1).sqrt()
+        numbers = torch.randn(len(added), part.bank.numbers, generator=draws, device=draws.device).cpu()
+        sums = part.sums.clone()
+        sums[:, : part.bank.numbers] += added[:, None] * numbers
+        return Round(part.bank, sums)
+
     def of_kinds(self, device: torch.device) -> list[Target]:
         """Mean features of each kind of a class, by the last round alone: others know no kinds, and have more noise."""
         last = self.rounds[-1]
@@ -40,10 +63,16 @@ class Released:
         """Mean features of each class, whatever its kinds, by all rounds."""
         by_round = [
             self._targets(part, part.sums.unflatten(0, (-1, part.bank.kinds_per_class)).sum(1), weight, device)
-            for weight, part in zip(self.weights, self.rounds, strict=False)
+            for weight, part in zip(self._weights, self.rounds, strict=False)
         ]
         networks, tones = zip(*by_round, strict=True)
         return [*networks, _together(tones)]
+
+    @property
+    def _weights(self) -> list[float]:
+        """Of the rounds: with Gaussian noise the likelihood weighs squared distances by 1 / noise variance."""
+        precisions = [noise**-2 for noise in self.noises]
+        return [precision / sum(precisions) for precision in precisions]
 
     def _targets(self, part: Round, sums: Tensor, weight: float, device: torch.device) -> list[Target]:
         means = part.bank.means(sums, self._counts(sums))

@@ -49,8 +49,9 @@ from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_tota
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian
 from veilset.privacy.gaussian import gaussian_epsilon, gaussian_mu
+from veilset.privacy.noise import NoNoise
 from veilset.randomness import initialise, named_generator
-from veilset.sketch_file import Layout, Round, network_shapes
+from veilset.sketch_file import Layout, Round, network_shapes, row_bound
 
 CHECKPOINT_EVERY = 1000
 OVERSHOOT = 0.25
@@ -123,15 +124,18 @@ class Sketch:
     def fit(self, config: SketchConfig, images: Images, context: FitContext) -> UpsamplingGenerator:
         rounds: list[Round] = []
         generator = None
-        for number, share in enumerate(config.shares):
+        multipliers = [context.noise_multiplier / math.sqrt(share) for share in config.shares]
+        noises = [multiplier * context.facts.sensitivity(row_bound(config.total_weight)) for multiplier in multipliers]
+        for number, multiplier in enumerate(multipliers):
             if generator is None:
                 bank = self.layout(config).random_bank(context.facts.spec)
             else:
                 bank = train_networks(config, generator, number, config.kinds, context)
-            multiplier = context.noise_multiplier / math.sqrt(share)
             rounds.append(Round(bank, measure(config, images, bank, number, multiplier, context)))
             steps = config.steps if number == config.rounds - 1 else config.first_steps
-            released = Released(rounds, config.shares, config.total_weight, context.facts.declared_size)
+            released = Released(rounds, noises, config.total_weight, context.facts.declared_size)
+            if not isinstance(context.door.noise, NoNoise):
+                released = released.evened(context.generator)
             generator = synthesise(config, released, context, steps=steps)
         assert generator is not None
         return generator
