@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,13 @@ def test_a_sketch_cannot_be_resumed_as_a_fit_nor_a_fit_as_a_sketch(made: Path, f
         resume(make_images(), made / "first")
     with pytest.raises(RunError, match="makes a model"):
         resume_sketch(make_images(), finished_runs["sketch"])
+
+
+def test_a_further_round_whose_networks_are_gone_says_so(copy_of: Callable[[str], Path]) -> None:
+    run = copy_of("second")
+    (run / "vault" / "checkpoints" / "networks 1.safetensors").unlink()
+    with pytest.raises(RunError, match="the checkpoint 'networks 1'"):
+        SketchGoal.resumed(RunFolder(run))
 
 
 def test_a_second_round_composes_with_the_first_and_keeps_its_sums(made: Path) -> None:

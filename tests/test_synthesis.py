@@ -183,6 +183,14 @@ def test_a_finished_model_gives_the_networks_it_would_have_given_and_stays_as_it
     assert before == {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "release").iterdir()}
 
 
+def test_networks_that_are_asked_for_again_are_trained_as_they_are_asked_for(made: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for name, steps in (("few", 1), ("more", 9)):
+        options = {**NETWORKS, "network_steps": steps}
+        synthesize(made / "first", run, options=options, features_out=tmp_path / name, resume=name == "more")
+    assert (tmp_path / "few").read_bytes() != (tmp_path / "more").read_bytes()
+
+
 @pytest.mark.parametrize("name", ["trained_networks", "network_steps", "training_images"])
 def test_options_that_nothing_would_use_are_refused(name: str, made: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"found {name}"):

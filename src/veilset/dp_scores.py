@@ -20,7 +20,7 @@ from veilset.evaluate.noisy import count_correct
 from veilset.evaluate.utility import fitted_classifiers
 from veilset.files import only_one, read_json, write_atomically
 from veilset.looks import refuse_after_a_look
-from veilset.methods.base import Progress
+from veilset.methods.base import Progress, PublicFacts
 from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.accounting import calibrate
@@ -53,6 +53,12 @@ LARGE_NOISE = 0.02
 """Standard deviation of an accuracy's privacy noise above which the purchase warns."""
 
 
+def check_cap(facts: PublicFacts) -> None:
+    """Refuses a run whose users have no cap of images: what one of them adds to noisy scores would have no bound."""
+    if facts.unit is Unit.USER and facts.rows_per_user is None:
+        raise ConfigError("a cap of test images per user", "none", "Fit with --images-per-user to buy noisy scores.")
+
+
 def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fit: bool) -> ScorePlan:
     """Charges one noisy vector to the test set's budget, where it has one, and notes it in the vault.
 
@@ -66,8 +72,7 @@ def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fi
     if plan.not_private is not None:
         raise ConfigError("a run with a privacy claim", plan.not_private, "Noisy scores go into releases only.")
     facts, budget = plan.facts, budget_of(test)
-    if facts.unit is Unit.USER and facts.rows_per_user is None:
-        raise ConfigError("a cap of test images per user", "none", "Fit with --images-per-user to buy noisy scores.")
+    check_cap(facts)
     multiplier = calibrate(Gaussian, epsilon, plan.delta, facts.adjacency)
     made = ScorePlan(
         epsilon=epsilon, delta=plan.delta, adjacency=facts.adjacency, unit=facts.unit,

@@ -163,6 +163,9 @@ class RunFolder:
         except (SafetensorError, OSError) as error:
             raise RunError(f"a checkpoint at {path}", f"{error}", "Restore it, or start a new run.") from error
 
+    def forget(self, name: str) -> None:
+        self._checkpoint(name).unlink(missing_ok=True)
+
     def _checkpoint(self, name: str) -> Path:
         return self.vault / "checkpoints" / f"{name}.safetensors"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from veilset.artifact import Privacy, combined, read_release, write_release
 from veilset.data.spec import Images
+from veilset.engines.checkpointing import read_checkpoint
 from veilset.engines.sketch_costs import forecast_of_measuring
 from veilset.errors import ConfigError
 from veilset.goals import Terms
@@ -72,8 +73,10 @@ class SketchGoal:
         if not (folder.vault / BEFORE).is_dir():
             return cls()
         before = open_sketch(folder.vault / BEFORE)
-        kept = folder.load(f"networks {len(before.layout.rounds)}") or {}
-        return cls(before, Measurement.from_tensors(kept, before.spec.channels, before.layout.tone_share))
+        name = f"networks {len(before.layout.rounds)}"
+        with read_checkpoint(name):
+            kept = folder.load(name) or {}
+            return cls(before, Measurement.from_tensors(kept, before.spec.channels, before.layout.tone_share))
 
     def mechanism(self, plan: Plan) -> Sketch:
         return METHOD

@@ -80,8 +80,10 @@ def synthesize(
     if features_out is not None:
         # A further round is one round, and taken to be as noisy as the last one.
         further = METHOD.settled(replace(config, rounds=1), sketch.facts, sketch.noise_multipliers[-1])
-        networks = train_networks(config, generator, len(sketch.layout.rounds), further.kinds, context)
+        number = len(sketch.layout.rounds)
+        networks = train_networks(config, generator, number, further.kinds, context)
         write_atomically(features_out, networks_bytes(networks))
+        folder.forget(f"networks {number}")  # others may be asked for next
     if not folder.finished:
         release = {**model_config(plan), "sketch": sketch.described()}
         files = model_files(release, sketch.spec, generator, _unpublished(sketch))

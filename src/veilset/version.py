@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from veilset.errors import ArtifactError, ConfigError, OtherTensors, VeilsetError
 
 __version__ = "0.1.0"
@@ -20,6 +22,8 @@ def read_as_ours(what: str, record: Mapping[str, Any], kind: type[VeilsetError] 
     """
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else f"{error!r}"
         raise _unlike_ours(kind, what, found, record) from error

@@ -423,6 +423,39 @@ def test_the_same_command_with_resume_is_accepted_and_other_options_are_not(
         assert other[0].strip("-") in err
 
 
+def test_a_run_is_resumed_with_its_own_plan_and_no_other(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    for name, epsilon in (("own", "1"), ("other", "2")):
+        words = ["--method", "dp-merf", "--epsilon", epsilon, *TINY, "--out", tmp_path / name]
+        assert cli("plan", photos, *words)[0] == 0
+    assert cli("fit", photos, "--plan", tmp_path / "own", "--out", tmp_path / "a")[0] == 0
+    assert cli("fit", photos, "--plan", tmp_path / "own", "--out", tmp_path / "a", "--resume")[0] == 0
+    code, _, err = cli("fit", photos, "--plan", tmp_path / "other", "--out", tmp_path / "a", "--resume")
+    assert code == 2
+    assert "the plan this run was begun with" in err
+
+
+def test_a_plan_that_lacks_an_option_says_so_where_that_option_is_typed(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    words = ["--method", "dp-merf", "--epsilon", "1", *TINY, "--out", tmp_path / "plan"]
+    assert cli("plan", photos, *words)[0] == 0
+    plan = json.loads((tmp_path / "plan").read_text())
+    del plan["config"]["steps"]
+    (tmp_path / "plan").write_text(json.dumps(plan))
+    code, _, err = cli("fit", photos, "--plan", tmp_path / "plan", "--steps", "3", "--out", tmp_path / "a")
+    assert code == 2
+    assert "steps" in err
+    assert "Traceback" not in err
+
+
+def test_noisy_scores_that_cannot_be_had_leave_no_run_behind(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name},{path.name}" for path in sorted(photos.glob("*/*.png"))]
+    (tmp_path / "photos.csv").write_text("\n".join(["path,label,user", *rows]))
+    words = ["--method", "gs-wgan", "--epsilon", "1", "--unit", "user", "--dp-scores", "1", "--test", photos]
+    code, _, err = cli("fit", tmp_path / "photos.csv", *words, "--out", tmp_path / "a")
+    assert code == 2
+    assert "a cap of test images per user" in err
+    assert not (tmp_path / "a").exists()
+
+
 def test_options_beside_a_plan_are_understood_together_with_those_of_the_plan(
     cli: Cli, photos: Path, tmp_path: Path
 ) -> None:

@@ -50,15 +50,15 @@ from veilset.cli.options import (
     parse_names,
     parse_size,
 )  # fmt: skip
-from veilset.cli.plans import describe, reading, resumable
+from veilset.cli.plans import describe, reading, resumable, stored_plan
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
+from veilset.dp_scores import check_cap
 from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism, get_method
-from veilset.methods.plan import Plan
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
 from veilset.run_folder import RunFolder
@@ -190,7 +190,7 @@ def fit(
     With --dp-scores and --test the cost of noisy scores is reserved now; `veilset evaluate --dp-scores` buys them.
     """
     reserved = scores_to_reserve(dp_scores, test, resume=resume)
-    stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
+    stored = stored_plan(plan, out, resume=resume)
     if stored is not None:
         check_agrees(stored, context)
     else:
@@ -210,7 +210,9 @@ def fit(
                 adjacency=adjacency, unit=unit, images_per_user=images_per_user, accounting=accounting, seed=seed,
                 **method_options(context),
             )  # fmt: skip
-            describe(chosen, show)
+            describe(chosen, show, hints=stored is None)
+            if dp_scores is not None:
+                check_cap(chosen.facts)
             model = run.execute(images, chosen, out, prepare=reserved, **common)
     show.say(f"{model.claim.summary}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
     result({"run": str(out), "method": model.method, "claim": model.claim.to_json()})

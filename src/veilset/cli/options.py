@@ -30,9 +30,7 @@ Delta = Annotated[float, typer.Option(help="Chance of failure the claim allows; 
 Neighbours = Annotated[
     Literal["add-remove", "replace"], typer.Option("--adjacency", help="Which data sets count as neighbours.")
 ]
-UnitOf = Annotated[
-    Literal["record", "user"], typer.Option("--unit", help="user needs a user column and --images-per-user.")
-]
+UnitOf = Annotated[Literal["record", "user"], typer.Option("--unit", help="user needs a user column.")]
 PerUser = Annotated[int | None, typer.Option(help="Declared cap for --unit user; gs-wgan and dpac need none.")]
 AccountingOf = Annotated[
     Accounting, typer.Option("--accounting", help="published reproduces a paper; none trains without noise.")
@@ -112,6 +110,7 @@ def check_request(context: typer.Context, method: Mechanism, options: dict[str, 
 
 def check_agrees(plan: Plan, context: typer.Context, options: dict[str, str] | None = None) -> None:
     """Refuses options typed beside a stored plan that say something else: a plan is run as it was made."""
+    plan.check_complete()
     facts = plan.facts
     stored = {
         "method": plan.method, "epsilon": plan.epsilon_target, "delta": plan.delta, "accounting": plan.accounting,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from veilset.console import Show, duration, show_error
 from veilset.errors import ConfigError, RunError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import shown
-from veilset.run_folder import READING
+from veilset.run_folder import READING, RunFolder
 
 LONG_ON_A_CPU = 86_400
 """Seconds on two cores beyond which a plan is not for them."""
@@ -34,7 +35,7 @@ def describe(made: Plan, show: Show, *, hints: bool = True) -> None:
     show.say(f"released      {made.forecast.released}")
     names = ", ".join(spec.class_names[:20]) + (", ..." if spec.num_classes > 20 else "")
     show.say(f"also public   {spec.height} x {spec.width} x {spec.channels}; class names: {names}")
-    note = " (offered, rounded; by using it you declare it public; --declared-size changes it)"
+    note = f" (offered, rounded; by using it you declare it public{'; --declared-size changes it' if hints else ''})"
     show.say(f"declared size {facts.declared_size}{note if made.size_from_data else ''}")
     cost = made.forecast
     show.say(f"expected      about {duration(cost.seconds)} on two CPU cores, {cost.megabytes:.0f} MB")
@@ -45,6 +46,21 @@ def describe(made: Plan, show: Show, *, hints: bool = True) -> None:
         show.say(f"hint          work for a GPU; for smaller settings see: veilset methods {made.method}")
     for warning in made.warnings:
         show.warn(warning)
+
+
+def stored_plan(path: Path | None, out: Path, *, resume: bool) -> Plan | None:
+    """The plan to run where there is one: that of the run to be resumed, or of a file.
+
+    Raises: ConfigError where a file beside --resume holds another one.
+    """
+    given = None if path is None else Plan.load(path)
+    if not resume:
+        return given
+    begun = Plan.load(RunFolder.open(out).plan_path)
+    # A run adds its reservation, and `veilset sketch` what measuring alone takes.
+    if given is not None and replace(given, reservation=begun.reservation, forecast=begun.forecast) != begun:
+        raise ConfigError("the plan this run was begun with", f"another in {path}", "Leave --plan out.")
+    return begun
 
 
 def reading(context: typer.Context, begun: Mapping[str, Any]) -> dict[str, Any]:

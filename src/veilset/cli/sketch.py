@@ -33,7 +33,7 @@ from veilset.cli.options import (
     split_words,
     typed,
 )
-from veilset.cli.plans import describe, reading, resumable
+from veilset.cli.plans import describe, reading, resumable, stored_plan
 from veilset.console import Show, result
 from veilset.data import Images
 from veilset.errors import ConfigError
@@ -75,7 +75,7 @@ def sketch(
         return _merge(context, [Path(word) for word in plain[1:]], options, out, quiet)
     if len(plain) != 1:
         raise ConfigError("one collection of images", f"{plain}", "`veilset sketch merge` takes several sketches.")
-    stored = Plan.load(plan) if plan else Plan.load(RunFolder.open(out).plan_path) if resume else None
+    stored = stored_plan(plan, out, resume=resume)
     goal = SketchGoal() if resume else _goal(after, features)
     settings = goal.settings(**options) if stored is None else {}
     if stored is not None:
@@ -93,7 +93,7 @@ def sketch(
             made = resume_sketch(images, out, **common)
         else:
             chosen = goal.planned(stored or _planned(context, goal, images, settings))
-            describe(chosen, show, hints=after is None)
+            describe(chosen, show, hints=after is None and stored is None)
             if after is not None and (total := goal.epsilon_in_all(chosen)) is not None:
                 show.say(f"in all        epsilon {shown(total)} (proven), with the rounds in {after}")
             made = execute_sketch(goal, images, chosen, out, **common)
