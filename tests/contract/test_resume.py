@@ -165,6 +165,9 @@ def test_a_crash_between_charge_and_checkpoint_costs_the_release_and_a_resume_pa
     original = RunFolder.save
 
     def dies(self: RunFolder, name: str, tensors: Any) -> None:
+        if not noise_drawn["releases"]:
+            original(self, name, tensors)
+            return
         monkeypatch.setattr(RunFolder, "save", original)
         raise Killed
 

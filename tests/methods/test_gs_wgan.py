@@ -23,7 +23,7 @@ from veilset.engines import critic_training, shard_teaching, teaching_settings
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.shard_batches import Draw as Batch
 from veilset.engines.shard_batches import ImageShards
-from veilset.errors import BudgetExceeded, ConfigError, UnsupportedEvent
+from veilset.errors import BudgetExceeded, ConfigError, RunError, UnsupportedEvent
 from veilset.methods.base import PublicFacts, make_config
 from veilset.methods.gs_wgan import GsWgan, GsWganConfig
 from veilset.methods.plan import Plan
@@ -357,6 +357,22 @@ def test_turns_of_a_single_round_are_refused_since_a_crash_would_end_them(steps:
     with pytest.raises(ConfigError, match="more than one round"):
         replace(IN_TURN, shards=5, steps=steps)
     replace(IN_TURN, shards=5, steps=steps, schedule="uniform")
+
+
+def test_a_run_whose_records_would_change_shards_is_not_resumed(tmp_path: Path) -> None:
+    images = make_images()
+    named = replace(images, ids=tuple(f"a{number}" for number in range(len(images))))
+
+    def dies(message: str, done: int, total: int) -> None:
+        if message == shard_teaching.DOING and done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(named, tiny_plan(images, "gs-wgan"), tmp_path / "run", progress=dies)
+    renamed = replace(named, ids=tuple(f"b{number}" for number in range(len(images))))
+    with pytest.raises(RunError, match="the shard this run began with"):
+        resume(renamed, tmp_path / "run")
+    assert resume(named, tmp_path / "run").privacy.record.closed
 
 
 def test_turns_of_the_fewest_rounds_can_be_resumed_after_a_crash_before_their_first_checkpoint(
