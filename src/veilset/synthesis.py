@@ -156,8 +156,8 @@ def _measured(sketch: SketchRelease) -> dict[str, Any]:
 
 
 def _released(sketch: SketchRelease, generator: Callable[[str], torch.Generator]) -> Released:
-    released = Released(sketch.rounds, sketch.noises, sketch.layout.total_weight, sketch.facts.declared_size)
-    return released if sketch.claim.epsilon is None else released.evened(generator)  # without a claim, without noise
+    evening = None if sketch.claim.epsilon is None else generator  # without a claim, without noise
+    return Released(sketch.rounds, sketch.noises, sketch.layout.total_weight, sketch.facts.declared_size, evening)
 
 
 def _opened(path: Path, options: Mapping[str, Any], used: Sequence[str]) -> tuple[SketchRelease, SketchConfig]:

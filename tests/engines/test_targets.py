@@ -100,11 +100,11 @@ def evened_sums(*counts: int, kinds: int = 1) -> Tensor:
     bank = Measurement(plain.networks, plain.tones, plain.tone_share, prototypes)
     totals = torch.tensor(counts, dtype=torch.float32).repeat_interleave(kinds)[:, None] / kinds * config.total_weight
     sums = torch.cat([torch.zeros(len(totals), bank.numbers), totals], dim=1)
-    released = Released([Round(bank, sums)], [2.0], config.total_weight, sum(counts))
-    (part,) = released.evened(partial(named_generator, 0)).rounds
-    assert torch.equal(part.sums[:, -1:], totals)
+    released = Released([Round(bank, sums)], [2.0], config.total_weight, sum(counts), partial(named_generator, 0))
+    evened = released.sums(0)
+    assert torch.equal(evened[:, -1:], totals)
     assert not released.rounds[0].sums[:, :-1].any()
-    return part.sums[:, :-1]
+    return evened[:, :-1]
 
 
 def test_classes_of_one_size_are_left_as_they_are() -> None:

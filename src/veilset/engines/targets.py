@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class Released:
     """Standard deviation of the noise in the sums of each round."""
     total_weight: float
     declared_size: int
+    evening: Callable[[str], torch.Generator] | None = None
+    """Streams, by name, that even the noise of classes out; None where there is no noise."""
 
     @property
     def kinds(self) -> int:
@@ -34,36 +36,33 @@ class Released:
         """(classes, kinds): how many images of a class are of which kind, by the noisy counts."""
         return self._counts(self.rounds[-1].sums).reshape(-1, self.kinds)
 
-    def evened(self, generator: Callable[[str], torch.Generator]) -> Released:
-        """With more noise on the sums of large classes, as if all classes were as small as the smallest.
+    def sums(self, number: int) -> Tensor:
+        """Of a round, with more noise on large classes, as if all classes were as small as the smallest.
 
         Means of few images have more noise, and a generator turns noise into roughness. Where one class is rougher than
         the others, whoever learns from these images learns that, and takes real images of this class for others.
         """
-        noisy = enumerate(zip(self.rounds, self.noises, strict=False))
-        rounds = [self._evened(*both, generator(f"sketch evening {number}")) for number, both in noisy]
-        return replace(self, rounds=rounds)
-
-    def _evened(self, part: Round, noise: float, draws: torch.Generator) -> Round:
-        kinds = part.bank.kinds_per_class
+        part = self.rounds[number]
+        if self.evening is None:
+            return part.sums
+        kinds, draws = part.bank.kinds_per_class, self.evening(f"sketch evening {number}")
         images = self._counts(part.sums).reshape(-1, kinds).sum(1)
         times = (images / images.min()).clamp(max=MOST_EVENED).repeat_interleave(kinds)
-        added = noise * (times.square() - 1).sqrt()
+        added = self.noises[number] * (times.square() - 1).sqrt()
         numbers = torch.randn(len(added), part.bank.numbers, generator=draws, device=draws.device).cpu()
         sums = part.sums.clone()
         sums[:, : part.bank.numbers] += added[:, None] * numbers
-        return Round(part.bank, sums)
+        return sums
 
     def of_kinds(self, device: torch.device) -> list[Target]:
         """Mean features of each kind of a class, by the last round alone: others know no kinds, and have more noise."""
-        last = self.rounds[-1]
-        return self._targets(last, last.sums, 1.0, device)
+        return self._targets(self.rounds[-1], self.sums(len(self.rounds) - 1), 1.0, device)
 
     def of_classes(self, device: torch.device) -> list[Target]:
         """Mean features of each class, whatever its kinds, by all rounds."""
         by_round = [
-            self._targets(part, part.sums.unflatten(0, (-1, part.bank.kinds_per_class)).sum(1), weight, device)
-            for weight, part in zip(self._weights, self.rounds, strict=False)
+            self._targets(part, self.sums(number).unflatten(0, (-1, part.bank.kinds_per_class)).sum(1), weight, device)
+            for number, (weight, part) in enumerate(zip(self._weights, self.rounds, strict=False))
         ]
         networks, tones = zip(*by_round, strict=True)
         return [*networks, _together(tones)]

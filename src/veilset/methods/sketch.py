@@ -126,6 +126,7 @@ class Sketch:
         generator = None
         multipliers = [context.noise_multiplier / math.sqrt(share) for share in config.shares]
         noises = [multiplier * context.facts.sensitivity(row_bound(config.total_weight)) for multiplier in multipliers]
+        evening = None if isinstance(context.door.noise, NoNoise) else context.generator
         for number, multiplier in enumerate(multipliers):
             if generator is None:
                 bank = self.layout(config).random_bank(context.facts.spec)
@@ -133,9 +134,7 @@ class Sketch:
                 bank = train_networks(config, generator, number, config.kinds, context)
             rounds.append(Round(bank, measure(config, images, bank, number, multiplier, context)))
             steps = config.steps if number == config.rounds - 1 else config.first_steps
-            released = Released(rounds, noises, config.total_weight, context.facts.declared_size)
-            if not isinstance(context.door.noise, NoNoise):
-                released = released.evened(context.generator)
+            released = Released(rounds, noises, config.total_weight, context.facts.declared_size, evening)
             generator = synthesise(config, released, context, steps=steps)
         assert generator is not None
         return generator
