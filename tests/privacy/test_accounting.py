@@ -104,6 +104,15 @@ def test_millions_of_large_samples_are_priced_to_the_last_digits() -> None:
     assert found == pytest.approx(10.0124571, abs=2e-6)
 
 
+@pytest.mark.parametrize("adjacency", [ADD, REPLACE])
+def test_samples_are_not_priced_at_a_delta_that_rounding_can_be_seen_in(adjacency: Adjacency) -> None:
+    """At 1e-12 float64 made epsilon smaller than it is by up to one in a hundred."""
+    assert price(sampled(300, 0.02, 1.5), 1e-8, adjacency).epsilon > 0
+    with pytest.raises(UnsupportedEvent, match="a delta of at least 1e-08"):
+        price(sampled(300, 0.02, 1.5), 0.99e-8, adjacency)
+    assert price(Gaussian(1.5), 1e-12, adjacency).epsilon > 0
+
+
 # --- properties ------------------------------------------------------------------------------------------------------
 
 noises = st.floats(0.6, 20)

@@ -25,8 +25,8 @@ from veilset.privacy.gaussian import check_delta, gaussian_deltas, gaussian_epsi
 
 MuSquares = dict[float, float]
 """A distribution over the squared Gaussian-DP parameter: value -> probability."""
-BLOCK, CELLS, TAIL = 100_000, 2**23, 1e-20
-"""Releases composed at once, cells of a distribution (a gigabyte of work), and the tail that counts as infinite."""
+BLOCK, CELLS, TAIL, FINEST = 100_000, 2**23, 1e-20, 1e-8
+"""Releases composed at once, cells of a distribution (a gigabyte), tails taken as infinite, the least sampled delta."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,12 @@ def _touches(event: Event, adjacency: Adjacency) -> Event:
 
 def _mu_squares(counts: Counter[Event], adjacency: Adjacency) -> MuSquares:
     """Distribution of mu^2 for the unit's own shard; index draws are public, so delta is averaged over them."""
-    plain = 0.0
-    mixtures: list[MuSquares] = []
+    result: MuSquares = {0.0: 1.0}
     for step, times in counts.items():
         if isinstance(step, ShardTouched):
-            mixtures.append(_touch_distribution(times, step, _shards_of_a_unit(step, adjacency)))
+            mixture = _touch_distribution(times, step, _shards_of_a_unit(step, adjacency))
         else:
-            plain += times * single_mu_square(step)
-    result: MuSquares = {plain: 1.0}
-    for mixture in mixtures:
+            mixture = {times * single_mu_square(step): 1.0}
         joint: MuSquares = {}
         for (a, p), (b, q) in itertools.product(result.items(), mixture.items()):
             joint[a + b] = joint.get(a + b, 0.0) + p * q  # different touches may cost the same: their chances add
@@ -133,7 +130,7 @@ def _pld_epsilon(sampled: dict[PoissonSampled, int], squares: MuSquares, delta: 
     parts = [(step, math.sqrt(single_mu_square(step.event)), times) for step, times in sampled.items()]
     largest, top = max(each for _, each, _ in parts), _mixture_epsilon(squares, TAIL) if any(squares) else 0.0
     grid = 1e-4 if largest < 1 else 5e-4 if largest < 2 else 5e-3  # fine where losses are small, else coarse
-    _check_room(parts, top, grid)
+    _check_room(parts, top, grid, delta)
     losses = np.arange(math.ceil(top / grid) + 1, dtype=np.float64) * grid
     curves = (chance * gaussian_deltas(math.sqrt(square), losses) for square, chance in squares.items() if square > 0)
     total = _symmetric_pld(sum(curves, 0 * losses), grid)
@@ -145,8 +142,11 @@ def _pld_epsilon(sampled: dict[PoissonSampled, int], squares: MuSquares, delta: 
     return float(total.get_epsilon_for_delta(delta))
 
 
-def _check_room(parts: list[tuple[PoissonSampled, float, int]], top: float, grid: float) -> None:
-    """Refuses losses that spread over more cells of the grid than memory should be filled with."""
+def _check_room(parts: list[tuple[PoissonSampled, float, int]], top: float, grid: float, delta: float) -> None:
+    """Refuses losses on more cells than memory should be filled with, and deltas near the 1e-12 that rounding adds."""
+    if delta < FINEST:
+        todo = "Use a larger delta, or a method without sampling (sketch, dp-merf): its price is exact."
+        raise UnsupportedEvent(f"a delta of at least {FINEST:g} for releases on samples", f"{delta:g}", todo)
     terms = [(step.rate, min(mu * mu, 700.0), times) for step, mu, times in parts]
     variance = sum(n * rate * min(rate * math.expm1(square), square + square**2 / 4) for rate, square, n in terms)
     cells = (16 * math.sqrt(variance) + max(square for _, square, _ in terms) / 2 + 2 * top) / grid
