@@ -14,7 +14,8 @@ from veilset.data.spec import ImageSpec
 from veilset.engines.gradient_matching import FreePixels, Standard
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, make_config
-from veilset.methods.ndpdc import Ndpdc, NdpdcConfig, match_means
+from veilset.methods.ndpdc import Ndpdc, NdpdcConfig, features_of, match_means
+from veilset.nets import half_precision
 from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import PoissonSampled, steps
@@ -67,6 +68,22 @@ def test_matching_brings_the_mean_features_of_a_class_to_their_targets() -> None
     optimiser = torch.optim.SGD(made.parameters(), lr=1.0, momentum=0.5)
     distances = [float(match_means(network, made, optimiser, targets, 1.0)) for _ in range(40)]
     assert distances[-1] < 0.2 * distances[0]
+
+
+@pytest.mark.parametrize("multiplies", [True, False])
+def test_a_record_has_the_same_features_at_every_place_of_a_batch(
+    monkeypatch: pytest.MonkeyPatch, multiplies: bool
+) -> None:
+    monkeypatch.setattr(half_precision, "multiplies_bfloat16", lambda: multiplies)
+    network = ConvNet(MNIST, named_generator(0, "network"), width=32).requires_grad_(False)
+    images = torch.rand(64, *MNIST.shape, generator=named_generator(0, "images"))
+    others = torch.rand(64, *MNIST.shape, generator=named_generator(1, "images"))
+    expected = features_of(network, images)
+    assert expected.dtype is torch.float32
+    for shift in (1, 17, 63):
+        assert torch.equal(features_of(network, images.roll(shift, 0)), expected.roll(shift, 0))
+        others[shift] = images[0]
+        assert torch.equal(features_of(network, others)[shift], expected[0])
 
 
 @pytest.mark.parametrize("settings", [{"steps": 0}, {"clip_norm": 0.0}, {"total_weight": 0.0}, {"deviation": 0.0}])

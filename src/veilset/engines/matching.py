@@ -22,6 +22,7 @@ from veilset.engines.cuda_graphs import GraphedStep
 from veilset.engines.weight_average import WeightAverage
 from veilset.nets.feature_bank import Bank
 from veilset.nets.generators import UpsamplingGenerator
+from veilset.nets.half_precision import half_precision
 
 WARM_UP = 100
 AVERAGE = 0.999
@@ -141,7 +142,7 @@ class _Matching:
     def loss(self, groups: Tensor, networks: Sequence[Tensor]) -> Tensor:
         generator, draws = self.generator, self.streams.draws
         labels = groups.repeat_interleave(self.effort.images_per_group)
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
+        with half_precision(self.device):
             images = self.images_of(generator.latents(len(labels), draws), labels)
         images = generator.jitter(images.float(), draws)
         return torch.stack(

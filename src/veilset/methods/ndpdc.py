@@ -27,6 +27,7 @@ from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
 from veilset.engines.targets import usable_counts
 from veilset.methods.base import FitContext, Forecast, PublicFacts, register
 from veilset.nets.classifiers import ConvNet, restart
+from veilset.nets.half_precision import half_precision
 from veilset.nets.image_sets import FixedImages
 
 CHECKPOINT_EVERY = 500
@@ -99,8 +100,9 @@ class Ndpdc(SampledSet):
         for step in self.steps_to_go(config, context, DOING, CHECKPOINT_EVERY, "set", *kept):
             restart(network, draws)
             sums = private.release_by_class(
-                lambda inputs, _: network.features(config.standard.of(inputs)), context.door, context.noise_multiplier
-            )
+                lambda inputs, _: features_of(network, config.standard.of(inputs)), context.door,
+                context.noise_multiplier,
+            )  # fmt: skip
             counts += sums[:, -1] / config.total_weight
             targets = (sums[:, :-1] / usable_counts(counts / (step + 1), config.group)[:, None]).float()
             optimiser.param_groups[0]["lr"] = config.pixel_rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
@@ -110,11 +112,17 @@ class Ndpdc(SampledSet):
         return FixedImages.of(spec, config.standard.undone(made()))
 
 
+def features_of(network: ConvNet, images: Tensor) -> Tensor:
+    """In float32, whatever the layers compute in: the kernel clips what leaves them."""
+    with half_precision(images.device):
+        return network.features(images).float()
+
+
 def match_means(
     network: ConvNet, made: FreePixels, optimiser: torch.optim.Optimizer, targets: Tensor, clip_norm: float
 ) -> Tensor:
     """One step of the set towards class means of features like `targets`; returns the squared distance before it."""
-    features = network.features(made())
+    features = features_of(network, made())
     # Clipped, as those of the private images are.
     features = features * (clip_norm / features.norm(dim=1, keepdim=True).clamp(min=clip_norm))
     by_class = features.reshape(len(targets), -1, features.shape[1])

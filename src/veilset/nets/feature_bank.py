@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
+from veilset.nets.half_precision import half_precision
 from veilset.nets.pooling import average_of_fours
 from veilset.randomness import named_generator
 
@@ -196,10 +197,9 @@ def _library_is_exact(images: Tensor, weights: Sequence[Tensor]) -> bool:
 @fused_on_cuda
 def soft_features(images: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """(n, channels, height, width) in [0, 1] -> (n, networks, length), differentiable in images and weights."""
-    fast = images.is_cuda
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast):
+    with half_precision(images.device):
         hidden = images * 255 - 128
-        if fast:
+        if images.is_cuda:
             # With fewer than eight channels CUDA's libraries leave the tensor cores and the layout they need.
             hidden, weights = _with_channels(hidden, 1, 8), [_with_channels(weights[0], 2, 8), *weights[1:]]
             hidden = hidden.contiguous(memory_format=torch.channels_last)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from veilset.nets.feature_bank import DEVIATION, WEIGHT_TOP, CentredBank, FeatureBank
+from veilset.nets.half_precision import half_precision
 from veilset.randomness import named_generator
 
 STEPS = 2.0**11
@@ -51,5 +52,5 @@ class MixedBank(CentredBank):
 
     def smooth(self, images: Tensor, which: Tensor) -> Tensor:
         features = self.networks.soft(images, which)
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=images.is_cuda):
+        with half_precision(images.device):
             return (features @ self.mixture).float().relu()

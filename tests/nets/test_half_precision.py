@@ -1,0 +1,51 @@
+"""Half precision: where it is used, and that it changes figures by rounding alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from veilset.data.spec import ImageSpec
+from veilset.nets import half_precision as module
+from veilset.nets.feature_bank import FeatureBank
+from veilset.nets.half_precision import half_precision
+from veilset.randomness import named_generator
+
+CPU = torch.device("cpu")
+SPEC = ImageSpec(height=28, width=28, channels=1, class_names=("a", "b"))
+
+
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch, *, multiplies: bool) -> None:
+    monkeypatch.setattr(module, "multiplies_bfloat16", lambda: multiplies)
+
+
+@pytest.mark.parametrize(("multiplies", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_layers_are_half_precise_only_on_a_cpu_that_multiplies_so(
+    monkeypatch: pytest.MonkeyPatch, multiplies: bool, expected: torch.dtype
+) -> None:
+    on_a_cpu(monkeypatch, multiplies=multiplies)
+    with half_precision(CPU):
+        assert F.linear(torch.ones(2, 3), torch.ones(4, 3)).dtype is expected
+
+
+def test_soft_features_in_half_precision_point_where_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = FeatureBank.draw(SPEC, 3, 16, named_generator(0, "bank"))
+    images = torch.rand(20, *SPEC.shape, generator=named_generator(0, "images"))
+    found = []
+    for multiplies in (True, False):
+        on_a_cpu(monkeypatch, multiplies=multiplies)
+        found.append(bank.soft(images, torch.arange(3)))
+    assert all(features.dtype is torch.float32 for features in found)
+    assert not torch.equal(*found)
+    assert float(F.cosine_similarity(*found, dim=2).min()) > 0.999
+
+
+def test_sums_that_are_released_are_exact_whatever_the_cpu_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = FeatureBank.draw(SPEC, 3, 16, named_generator(0, "bank"))
+    images = torch.rand(20, *SPEC.shape, generator=named_generator(0, "images"))
+    found = []
+    for multiplies in (True, False):
+        on_a_cpu(monkeypatch, multiplies=multiplies)
+        found.append(bank.whole(images, torch.arange(3)))
+    assert torch.equal(*found)
