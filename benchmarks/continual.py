@@ -2,6 +2,9 @@
 
     python benchmarks/continual.py
     python benchmarks/continual.py --methods dp-merf --datasets mnist --epsilons 10 --seeds 0
+    python benchmarks/continual.py --small --classifier cnn --samples-per-class 600
+
+The second is one row; the third is for two CPU cores: methods as they are meant to be used there.
 
 Every seed is a course of its own, with fresh privacy noise (which no seed controls), its own weights and its own judge.
 A line of results.jsonl is the accuracy after one task, over all seeds; rows that are there already are skipped. Courses
@@ -47,10 +50,13 @@ FASHION = {"mean": 0.2861, "deviation": 0.3530}
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("psg", "fashion-mnist"): FASHION,
     ("dp-sgd", "fashion-mnist"): FASHION,
-    ("sketch", "mnist"): {"preset": "balanced", "jitter": "handwriting"},
-    ("sketch", "fashion-mnist"): {"preset": "balanced", "jitter": "objects"},
+    ("sketch", "mnist"): {"jitter": "handwriting"},
+    ("sketch", "fashion-mnist"): {"jitter": "objects"},
 }
-"""Beside what `veilset continual` sets for a method; the sketch is set as in suites/sketch.toml."""
+"""By what is in the images. Then by what the machine can do; the sketch is set as in suites/sketch.toml."""
+LARGE: dict[str, dict[str, Any]] = {**COURSE_SETTINGS, "sketch": {"preset": "balanced"}}
+SMALL: dict[str, dict[str, Any]] = {"psg": {"preset": "small"}, "sketch": {"preset": "fast"}, "dp-sgd": {"width": 32}}
+"""For two CPU cores. The classifier of dp-sgd is as narrow as the network of a small PSG."""
 FIGURE = Path(__file__).parent.parent / "docs" / "images" / "continual.png"
 
 
@@ -64,10 +70,12 @@ class Row:
     seeds: tuple[int, ...]
     classifier: str
     samples_per_class: int
+    small: bool
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {**COURSE_SETTINGS.get(self.method, {}), **SETTINGS.get((self.method, self.dataset), {})}
+        sized = SMALL if self.small else LARGE
+        return {**sized.get(self.method, {}), **SETTINGS.get((self.method, self.dataset), {})}
 
     @property
     def split(self) -> str:
@@ -83,7 +91,7 @@ class Row:
     @property
     def command(self) -> str:
         words = ["python", "benchmarks/continual.py", "--methods", self.method, "--datasets", self.dataset]
-        words += ["--epsilons", f"{self.epsilon:g}", "--seeds", *map(str, self.seeds)]
+        words += ["--epsilons", f"{self.epsilon:g}", "--seeds", *map(str, self.seeds), *["--small"] * self.small]
         return shlex.join([*words, "--classifier", self.classifier, "--samples-per-class", str(self.samples_per_class)])
 
     def lines_in(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -208,7 +216,7 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
     return [
         Row(
             method=method, dataset=dataset, epsilon=epsilon, seeds=tuple(options.seeds),
-            classifier=options.classifier, samples_per_class=options.samples_per_class,
+            classifier=options.classifier, samples_per_class=options.samples_per_class, small=options.small,
         )
         for dataset in options.datasets
         for epsilon in options.epsilons
@@ -224,6 +232,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--classifier", default="convnet-aug", help="who judges released images")
     parser.add_argument("--samples-per-class", type=int, default=6000, help="by which a generator is judged")
+    parser.add_argument("--small", action="store_true", help="presets for two CPU cores")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     parser.add_argument("--partial", type=Path, default=PARTIAL, help="folder for courses of unfinished rows")

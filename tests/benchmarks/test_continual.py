@@ -41,8 +41,16 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [
         "--results", str(tmp_path / "results.jsonl"), "--partial", str(tmp_path / "partial"), "--out",
         str(tmp_path / "figure.png"), "--commit", "abc1234", "--device", "cpu", "--classifier", "lda",
-        "--samples-per-class", "5", "--epsilons", "10",
+        "--samples-per-class", "5", "--epsilons", "10", "--small",
     ]  # fmt: skip
+
+
+def test_small_rows_are_rows_of_their_own() -> None:
+    words = ["--methods", "sketch", "psg", "--datasets", "mnist", "--epsilons", "1"]
+    large, small = (continual.rows_of(continual.parse(given)) for given in (words, [*words, "--small"]))
+    assert [row.settings for row in large] == [{"preset": "balanced", "jitter": "handwriting"}, {"runs": 200}]
+    assert [row.settings for row in small] == [{"preset": "fast", "jitter": "handwriting"}, {"preset": "small"}]
+    assert [row.command.count(" --small") for row in (*large, *small)] == [0, 0, 1, 1]
 
 
 @pytest.mark.slow
