@@ -25,6 +25,30 @@ def test_the_committed_page_is_the_generated_one() -> None:
     assert table.PAGE.read_text() == table.page(results.read(results.RESULTS))
 
 
+def test_the_table_of_the_readme_is_the_generated_one() -> None:
+    text = table.README.read_text()
+    assert text == table.readme(text, results.read(results.RESULTS))
+
+
+def test_a_glance_shows_what_was_measured_last_and_no_comparisons() -> None:
+    plain = {"metric": "gen2real/cnn", "dataset": "mnist", "unit": "record", "epsilon_target": 10.0, "n": 3}
+    lines = [
+        line(**plain, method="sketch", settings={}, mean=0.7, sd=0.01),
+        line(**plain, method="sketch", settings={"jitter": "none"}, mean=0.8, sd=0.02),
+        line(**plain, method="sketch", settings={"steps": 7}, mean=0.1, sd=0.01),
+        line(**{**plain, "unit": "user"}, method="sketch", settings={}, mean=0.2, sd=0.01),
+        line(**{**plain, "epsilon_target": 5.0}, method="sketch", settings={}, mean=0.3, sd=0.01),
+        line(**plain, method="psg", settings={}, mean=0.4, sd=0.01, accounting="published"),
+        line(**{**plain, "n": 1}, method="dp-merf", settings={}, mean=0.6, sd=None),
+    ]  # fmt: skip
+    content = [text.strip("| ").split(" | ") for text in table.at_a_glance(lines).splitlines()[2:]]
+    assert [row[0] for row in content] == ["`dp-merf`", "`sketch`, fast"]
+    assert [value.strip() for row in content for value in row[1:] if value.strip()] == [
+        "0.600 (n = 1)",
+        "0.800 ± 0.020",
+    ]
+
+
 def test_every_recorded_line_has_all_fields_and_a_command_that_names_a_benchmark() -> None:
     for text in results.RESULTS.read_text().splitlines():
         value = json.loads(text)
