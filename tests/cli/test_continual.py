@@ -189,6 +189,20 @@ def test_a_resumed_course_refuses_what_is_typed_differently(
     assert cli("continual", photos, "--out", tmp_path / "a", "--resume", *TASKS, *TINY, "--epsilon", "1.0")[0] == 0
 
 
+def test_options_of_a_resumed_course_agree_however_they_are_written(
+    cli: Cli, photos: Path, tmp_path: Path, interrupts: Interrupts
+) -> None:
+    words = ["continual", photos, "--epsilon", "1", *TINY, *TASKS, "--out", tmp_path / "a"]
+    with interrupts():
+        assert cli(*words, "--learning-rate", "1e-3", "--delta", "1e-5")[0] == 130
+    code, _, err = cli(*words, "--resume", "--learning-rate", "0.0010", "--delta", "0.00001", "--images-per-step", "64")
+    assert code == 2
+    assert "images_per_step 64" in err
+    assert "learning_rate" not in err
+    code, _, err = cli(*words, "--resume", "--learning-rate", "0.0010", "--delta", "0.00001", "--steps", "03")
+    assert code == 0, err
+
+
 def test_help_says_why_epsilon_is_not_a_sum_and_when_it_would_be(cli: Cli) -> None:
     code, out, _ = cli("continual", "--help")
     assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from veilset.cli.options import (
     Source,
     Strict,
     UnitOf,
+    as_values,
     check_request,
     method_options,
     read_images,
@@ -36,7 +38,7 @@ from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges
 from veilset.data import KNOWN_NAMES, ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import get_mechanism
+from veilset.methods.base import get_mechanism, make_config
 from veilset.privacy.bounds import Adjacency, Unit
 
 TASKS = (
@@ -85,7 +87,7 @@ def continual(
     if test is None and test_benchmark is not None:
         raise ConfigError("--test-benchmark together with --test", "no --test", "Name the images, or drop the option.")
     begun = CourseFolder.open(out) if resume else None
-    wanted = {"tasks": _tasks(tasks), "declared_sizes": _sizes(declared_sizes), **method_options(context)}
+    wanted = {"tasks": _tasks(tasks), "declared_sizes": _sizes(declared_sizes)}
     if begun is None:
         check_request(context, get_mechanism(method), method_options(context))
     read = {**reading(context, {} if begun is None else begun.reading), "strict": strict}
@@ -115,13 +117,17 @@ def _asked(context: typer.Context, wanted: Mapping[str, Any], begun: Mapping[str
     Raises: ConfigError where something else is typed then.
     """
     plain = {name: context.params[name] for name in ("method", "epsilon", "delta", "seed")}
+    settings = {name: value for name, value in begun.items() if name not in {*plain, *wanted}}
+    options = method_options(context)
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if not begun:
-        return {**plain, **wanted}
+        return {**plain, **wanted, **options}
     given = {**{name: value for name, value in plain.items() if typed(context, name)}, **wanted}
     if len(given.get("declared_sizes", ())) == 1:
         given["declared_sizes"] = list(given["declared_sizes"]) * len(begun["tasks"])
     check_begun(begun, given)
+    method = get_mechanism(begun["method"])
+    check_begun(asdict(make_config(method, settings)), as_values(method, settings, options))
     return dict(begun)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -119,12 +119,18 @@ def check_agrees(plan: Plan, context: typer.Context, options: dict[str, str] | N
     }  # fmt: skip
     other = [name for name in stored if typed(context, name) and context.params[name] != stored[name]]
     options = method_options(context) if options is None else options
-    config = asdict(make_config(get_method(plan.method), {**plan.config, **options}))
-    other += [name for name in options if config[name] != plan.config[name]]
+    understood = as_values(get_method(plan.method), plan.config, options)
+    other += [name for name in options if understood[name] != plan.config[name]]
     if other:
         raise ConfigError(
             "the options the plan was made with", f"other values for {', '.join(other)}", "Drop them, or plan anew."
         )
+
+
+def as_values(method: Mechanism, begun: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """Typed options of a method, understood beside the settings it was `begun` with: 1e-3 and 0.001 are the same."""
+    config = asdict(make_config(method, {**begun, **options}))
+    return {name: config[name] for name in options}
 
 
 def method_options(context: typer.Context) -> dict[str, str]:

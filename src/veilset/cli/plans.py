@@ -79,7 +79,7 @@ def reading(context: typer.Context, begun: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_begun(begun: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raises: ConfigError where something is given that what is resumed was not `begun` with."""
-    other = [name for name, value in given.items() if str(begun.get(name)) != str(value)]
+    other = [name for name, value in given.items() if begun.get(name) != value]
     if other:
         raise ConfigError(
             f"the options this was begun with: {', '.join(f'{name} {begun.get(name)}' for name in other)}",
