@@ -183,6 +183,13 @@ def test_a_finished_model_gives_the_networks_it_would_have_given_and_stays_as_it
     assert before == {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "release").iterdir()}
 
 
+def test_a_model_is_finished_once_though_networks_are_asked_for_later(made: Path, tmp_path: Path) -> None:
+    synthesize(made / "first", tmp_path / "run", options=OPEN)
+    synthesize(made / "first", tmp_path / "run", options=NETWORKS, features_out=tmp_path / "nets", resume=True)
+    lines = (tmp_path / "run" / "vault" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines].count("finished") == 1
+
+
 def test_networks_that_are_asked_for_again_are_trained_as_they_are_asked_for(made: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for name, steps in (("few", 1), ("more", 9)):

@@ -88,7 +88,7 @@ def synthesize(
         release = {**model_config(plan), "sketch": sketch.described()}
         files = model_files(release, sketch.spec, generator, _unpublished(sketch))
         write_release(folder.release, {**files, FILE: sketch.data})
-    folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
+        folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return from_pretrained(out)
 
 
