@@ -28,7 +28,7 @@ from veilset.privacy.ledger import PrivacyLedger
 from veilset.run import execute_for, resume_for
 from veilset.run_folder import RunFolder
 from veilset.sharing import verify
-from veilset.sketch_file import MAX_ROUNDS, Layout, Round, read_networks, round_tensors
+from veilset.sketch_file import MAX_ROUNDS, Layout, Round, read_networks, round_tensors, same_networks
 from veilset.sketch_release import (
     CONTINUED,
     SketchRelease,
@@ -61,11 +61,7 @@ class SketchGoal:
         before = open_sketch(path)
         if len(before.layout.rounds) >= MAX_ROUNDS:
             raise ConfigError(f"at most {MAX_ROUNDS} rounds", "one more", "Each costs privacy: stop here.")
-        try:
-            data = features.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"networks at {features}", f"{error}", "Make them with --features-out.") from error
-        return cls(before, read_networks(data, before.spec, before.layout.tone_share))
+        return cls(before, _networks(features, before))
 
     @classmethod
     def resumed(cls, folder: RunFolder) -> SketchGoal:
@@ -77,6 +73,24 @@ class SketchGoal:
         with read_checkpoint(name):
             kept = folder.load(name) or {}
             return cls(before, Measurement.from_tensors(kept, before.spec.channels, before.layout.tone_share))
+
+    def check_begun(self, after: Path | None, features: Path | None) -> None:
+        """Raises: ConfigError where a resumed run is given another sketch to go on from, or other networks."""
+        other = []
+        if after is not None and (self.before is None or open_sketch(after).data != self.before.data):
+            other.append("--after")
+        if features is not None and not self._has_networks(features):
+            other.append("--features")
+        if other:
+            raise ConfigError(
+                "the sketch and the networks this run was begun with, if any", f"others for {', '.join(other)}",
+                "Drop them: a resume takes what it was begun with.",
+            )  # fmt: skip
+
+    def _has_networks(self, path: Path) -> bool:
+        if self.before is None or self.bank is None:
+            return False
+        return same_networks(_networks(path, self.before).state_dict(), self.bank.state_dict())
 
     def mechanism(self, plan: Plan) -> Sketch:
         return METHOD
@@ -191,6 +205,15 @@ def execute_sketch(goal: SketchGoal, images: Images, plan: Plan, path: Path, **o
 def resume_sketch(images: Images, path: Path, **options: Any) -> SketchRelease:
     """Continues an interrupted measurement: free until its noise was drawn, never drawn twice."""
     return resume_for(SketchGoal.resumed(RunFolder.open(path)), images, path, **options)
+
+
+def _networks(path: Path, before: SketchRelease) -> Measurement:
+    """Networks of an untrusted file, for a further round after `before`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"networks at {path}", f"{error}", "Make them with --features-out.") from error
+    return read_networks(data, before.spec, before.layout.tone_share)
 
 
 def _config(plan: Plan) -> SketchConfig:

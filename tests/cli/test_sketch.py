@@ -179,3 +179,34 @@ def test_a_finished_model_is_not_resumed(cli: Cli, photos: Path, tmp_path: Path)
     assert code != 0
     assert "which is finished" in err
     assert cli(*words, "--resume", "--per-class", "2")[0] == 2
+
+
+def test_a_further_round_is_resumed_after_its_own_sketch_with_its_own_networks(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other, nets, others = (tmp_path / name for name in ("first", "other", "nets", "others"))
+    for sketch in (first, other):
+        epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", sketch, *SIZES)
+    for name, seed in ((nets, "0"), (others, "1")):
+        made = ["--out", tmp_path / f"run {seed}", "--features-out", name, "--seed", seed]
+        epsilon_of(cli, "synthesize", first, *made, *OPEN, *NETWORKS)
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    words = ["sketch", photos, "--out", tmp_path / "a"]
+    with monkeypatch.context() as patch:
+        patch.setattr("veilset.sketching.measure", stop)
+        assert cli(*words, "--epsilon", "1", "--after", first, "--features", nets)[0] == 130
+    for typed, named in (
+        (["--after", other, "--features", nets], "--after"), (["--features", others], "--features"),
+        (["--after", other, "--features", others], "--after, --features"),
+    ):  # fmt: skip
+        code, _, err = cli(*words, "--resume", *typed)
+        assert code == 2
+        assert f"found others for {named}\n" in err
+    assert epsilon_of(cli, *words, "--resume", "--after", first, "--features", nets) > 1.4
+    assert epsilon_of(cli, *words, "--resume", "--features", nets) > 1.4
+    code, _, err = cli("sketch", photos, "--out", first, "--resume", "--after", other)
+    assert code == 2
+    assert "others for --after" in err

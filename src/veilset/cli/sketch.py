@@ -76,7 +76,9 @@ def sketch(
     if len(plain) != 1:
         raise ConfigError("one collection of images", f"{plain}", "`veilset sketch merge` takes several sketches.")
     stored = stored_plan(plan, out, resume=resume)
-    goal = SketchGoal() if resume else _goal(after, features)
+    goal = SketchGoal.resumed(RunFolder(out)) if resume else _goal(after, features)
+    if resume:
+        goal.check_begun(after, features)
     settings = goal.settings(**options) if stored is None else {}
     if stored is not None:
         check_agrees(stored, context, options)
