@@ -86,6 +86,21 @@ def reserve_scores(folder: RunFolder, test: Source, epsilon: float, *, before_fi
     return made
 
 
+def check_reserved(folder: RunFolder, test: Source | None, epsilon: float | None) -> None:
+    """Raises: ConfigError where a resumed fit is given other noisy scores than it reserved when it began."""
+    purchases = folder.vault / PURCHASES
+    plans = map(ScorePlan.load, [*purchases.glob("*.json"), *purchases.glob("*/plan.json")])  # waiting, used, bought
+    reserved = [(plan.epsilon, plan.test) for plan in plans if plan.before_fit]
+    which = None if test is None else _identity(test)
+    if not any(epsilon in (None, kept) and which in (None, name) for kept, name in reserved):
+        known = ", ".join(f"epsilon {kept:g} of {name}" for kept, name in reserved) or "none"
+        found = [*([] if epsilon is None else [f"epsilon {epsilon:g}"]), *([] if which is None else [f"of {which}"])]
+        raise ConfigError(
+            f"the noisy scores this run reserved: {known}", " ".join(found),
+            "Drop --dp-scores and --test: a resumed run keeps what it reserved.",
+        )  # fmt: skip
+
+
 def buy_scores(
     folder: RunFolder,
     test: ImageSet,

@@ -247,6 +247,29 @@ def test_noisy_scores_can_be_reserved_with_the_fit(cli: Cli, photos: Path, held_
     assert (after["runs_settled"], after["runs_unsettled"]) == (1, 0)
 
 
+@pytest.mark.parametrize("budget", [True, False])
+def test_a_resumed_fit_keeps_the_noisy_scores_it_reserved_and_refuses_others(
+    budget: bool, cli: Cli, photos: Path, held_out: Path, tmp_path: Path
+) -> None:
+    assert not budget or cli("budget", "init", held_out, "--epsilon", "3")[0] == 0
+    words, run = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", *TINY, "--out"], tmp_path / "run"
+    assert cli(*words, run, "--dp-scores", "2", "--test", held_out)[0] == 0
+    for bought in (False, True):
+        for same in (["--dp-scores", "2.0", "--test", f"{held_out}/"], ["--dp-scores", "2"], ["--test", held_out]):
+            code, _, err = cli(*words, run, "--resume", *same)
+            assert code == 0, err
+        for other in (["--dp-scores", "1", "--test", held_out], ["--dp-scores", "2", "--test", "mnist"]):
+            code, _, err = cli(*words, run, "--resume", *other)
+            assert code == 2
+            assert "expected the noisy scores this run reserved: epsilon 2 of" in err
+        assert bought or evaluated(cli, run, held_out, "--dp-scores", "2")["noisy_scores"]["reserved_before_fit"]
+    assert not budget or json.loads(cli("budget", "show", held_out)[1])["runs_settled"] == 1
+    assert cli(*words, tmp_path / "without")[0] == 0
+    code, _, err = cli(*words, tmp_path / "without", "--resume", "--dp-scores", "2")
+    assert code == 2
+    assert "this run reserved: none" in err
+
+
 @pytest.mark.parametrize(
     "words",
     [

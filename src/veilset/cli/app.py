@@ -189,7 +189,7 @@ def fit(
 
     With --dp-scores and --test the cost of noisy scores is reserved now; `veilset evaluate --dp-scores` buys them.
     """
-    reserved = scores_to_reserve(dp_scores, test, resume=resume)
+    reserved = scores_to_reserve(dp_scores, test, begun=RunFolder.open(out) if resume else None)
     stored = stored_plan(plan, out, resume=resume)
     if stored is not None:
         check_agrees(stored, context)

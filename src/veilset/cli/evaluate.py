@@ -27,7 +27,7 @@ from veilset.cli.options import (
 from veilset.console import Show, result
 from veilset.data import KNOWN_NAMES, ImageSet, inspect
 from veilset.data.spec import ImageSpec, Source
-from veilset.dp_scores import buy_scores, reserve_scores
+from veilset.dp_scores import buy_scores, check_reserved, reserve_scores
 from veilset.errors import ConfigError
 from veilset.evaluate.fidelity import METRICS
 from veilset.evaluate.inception import convert_inception
@@ -196,23 +196,27 @@ def _show_bought(bought: NoisyScores, source: Path, show: Show) -> None:
     result({"noisy_scores": bought.to_json()})
 
 
-def scores_to_reserve(epsilon: float | None, test: str | None, *, resume: bool) -> Callable[[RunFolder], None]:
-    """What a fit does in its new folder, before anything is measured, to reserve noisy scores; nothing by default."""
+def scores_to_reserve(
+    epsilon: float | None, test: str | None, *, begun: RunFolder | None
+) -> Callable[[RunFolder], None]:
+    """What a fit does in its new folder, before anything is measured, to reserve noisy scores; nothing by default, or
+    where it goes on as it was `begun`."""
     if epsilon is None and test is None:
         return lambda folder: None
-    if epsilon is None or test is None or resume:
-        found = "--resume: a resumed run keeps what it reserved" if resume else "one of the two"
-        raise ConfigError(
-            "--dp-scores EPSILON together with --test IMAGES, for a new run", found, "Correct the options."
-        )
-    check_target(epsilon, delta=0.5)  # the epsilon alone; delta is checked with the plan
     known = test in KNOWN_NAMES
-    if not known and not Path(test).exists():
+    images = None if test is None else Source(path=None if known else test, benchmark=test if known else None)
+    if begun is not None:
+        check_reserved(begun, images, epsilon)
+        return lambda folder: None
+    if epsilon is None or images is None:
+        raise ConfigError("--dp-scores EPSILON together with --test IMAGES", "one of the two", "Correct the options.")
+    check_target(epsilon, delta=0.5)  # the epsilon alone; delta is checked with the plan
+    if images.path is not None and not Path(images.path).exists():
         raise ConfigError(f"test images at {test}", "nothing", "Check the path.")
-    images, price = Source(path=None if known else test, benchmark=test if known else None), epsilon
+    source, price = images, epsilon
 
     def reserve(folder: RunFolder) -> None:
-        reserve_scores(folder, images, price, before_fit=True)
+        reserve_scores(folder, source, price, before_fit=True)
 
     return reserve
 
