@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from veilset.courses.course import course_for
+from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
-from veilset.courses.scores import Judges
+from veilset.courses.scores import Judges, asked_before
 from veilset.data import suggest_declared_size
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.errors import ConfigError
@@ -115,13 +116,15 @@ def continual(
     Args:
         epsilon: of each task and, because a record is in one task, of all together; it has no default.
         method: one that makes images, or "dp-sgd", a classifier that is trained on from task to task.
-        test: real images to measure the accuracy after each task on; `judges` says by which classifier.
+        test: real images to measure the accuracy after each task on; `judges` says by which classifier, and with
+            `resume` need not be said again.
         options: `tasks` and `declared_sizes` (MNIST and Fashion-MNIST have some), `delta`, `seed`, and the method's.
     """
     terms = {"adjacency": as_choice(Adjacency, adjacency, "adjacency"), "unit": as_choice(Unit, unit, "unit")}
     course = course_for(images, method=method, epsilon=epsilon, **terms, **options)
+    judges = judges or Judges.from_json(asked_before(CourseFolder(Path(out))) if resume else {})
     return run_course(
-        images, course, Path(out), test=test, judges=judges or Judges(), device=pick_device(device), progress=progress,
+        images, course, Path(out), test=test, judges=judges, device=pick_device(device), progress=progress,
         resume=resume,
     )  # fmt: skip
 

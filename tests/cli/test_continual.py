@@ -137,6 +137,7 @@ def test_the_classifier_baseline_is_a_method_of_this_command_alone(cli: Cli, pho
         (TASKS, "an epsilon"),
         (["--epsilon", "1", *TASKS, "--classifier", "oracle"], "distinct classifiers"),
         (["--epsilon", "1", *TASKS, "--test-benchmark", "mine"], "together with --test"),
+        (["--epsilon", "1", *TASKS, "--test", "mnist", "--test-benchmark", "mine"], "together with --test"),
         (["--epsilon", "1", *TASKS, "--method", "pgs"], "psg"),
         (["--epsilon", "1", *TASKS, "--wings", "2"], "an option of"),
         (["--epsilon", "1", *TASKS, *TINY, "--resume"], "a course at"),
@@ -187,6 +188,62 @@ def test_a_resumed_course_refuses_what_is_typed_differently(
     assert code == 2
     assert named in err
     assert cli("continual", photos, "--out", tmp_path / "a", "--resume", *TASKS, *TINY, "--epsilon", "1.0")[0] == 0
+
+
+def test_a_resumed_course_is_measured_as_it_was_begun(
+    cli: Cli, photos: Path, tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some_photos(tmp_path / "test", 1)
+    monkeypatch.chdir(tmp_path)
+    words = ["continual", photos, "--out", tmp_path / "a"]
+    measured = [*JUDGES, "--seeds", "2", "--test", "test", "--test-benchmark", "theirs"]
+    with interrupts():
+        assert cli(*words, "--epsilon", "1", *TINY, *TASKS, *measured)[0] == 130
+    monkeypatch.chdir(photos)
+    code, out, err = cli(*words, "--resume")
+    assert code == 0, err
+    scores = json.loads(out)["scores"]
+    assert [(score["metric"], score["n"], score["details"]["num_synthetic"]) for score in scores] == [
+        ("gen2real/lda", 2, 8), ("gen2real/lda", 2, 16),
+    ]  # fmt: skip
+    assert "Measured on theirs." in (tmp_path / "a" / "release" / "README.md").read_text()
+    monkeypatch.setattr("veilset.courses.scores._score", None)  # nothing is measured again
+    monkeypatch.chdir(tmp_path)
+    assert cli(*words, "--resume", *measured)[1] == out
+    assert cli(*words, "--resume", "--seeds", "2")[1] == out
+
+
+@pytest.mark.parametrize(
+    "other",
+    [["--classifier", "cnn"], ["--seeds", "2"], ["--samples-per-class", "5"], ["--test", "photos"],
+     ["--test", "mnist"], ["--test-benchmark", "mine"]],
+    ids=str,
+)  # fmt: skip
+def test_a_resumed_course_is_not_measured_otherwise(
+    other: list[str], cli: Cli, photos: Path, tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some_photos(tmp_path / "test", 1)
+    monkeypatch.chdir(tmp_path)
+    words = ["continual", photos, "--out", "a"]
+    with interrupts():
+        assert cli(*words, "--epsilon", "1", *TINY, *TASKS, *JUDGES, "--test", "test")[0] == 130
+    code, _, err = cli(*words, "--resume", *other)
+    assert code == 2
+    assert "begun with: " + other[0].strip("-").replace("-", "_") in err
+    assert "found " + other[0].strip("-").replace("-", "_") in err
+
+
+def test_judges_without_anything_to_judge_by_are_refused(
+    cli: Cli, photos: Path, tmp_path: Path, interrupts: Interrupts
+) -> None:
+    """A resume with test images would not know them."""
+    words = ["continual", photos, "--epsilon", "1", *TINY, *TASKS, "--out", tmp_path / "a"]
+    code, _, err = cli(*words, *JUDGES)
+    assert code == 2
+    assert "--classifier, --samples-per-class together with --test" in err
+    with interrupts():
+        assert cli(*words)[0] == 130
+    assert cli(*words, "--resume", *JUDGES)[0] == 2
 
 
 def test_options_of_a_resumed_course_agree_however_they_are_written(

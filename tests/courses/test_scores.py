@@ -96,6 +96,15 @@ def test_stages_measured_before_an_interrupt_are_kept(tmp_path: Path, monkeypatc
     assert stages == [1, 2, 2, 1, 2], "other judges measure anew"
 
 
+def test_a_resumed_course_is_judged_by_those_who_judged_it_where_nobody_else_is_named(tmp_path: Path) -> None:
+    test = some_images(seed=1, source=BENCHMARK)
+    options = {"epsilon": 2.0, "tasks": TASKS, "declared_sizes": (20, 30), "test": test, **SETTINGS["dp-merf"]}
+    begun = veilset.continual(some_images(), method="dp-merf", out=tmp_path / "a", judges=FAST, **options)
+    again = veilset.continual(some_images(), method="dp-merf", out=tmp_path / "a", resume=True, **options)
+    assert again.scores == begun.scores
+    assert again.scores[0].metric == "gen2real/lda"
+
+
 def test_a_released_classifier_is_judged_among_the_classes_it_has_seen(tmp_path: Path) -> None:
     folder = learned(tmp_path / "course", "dp-sgd")
     found = score_course(folder, some_course(method="dp-sgd"), some_images(seed=1, source=BENCHMARK), FAST)

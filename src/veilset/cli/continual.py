@@ -35,7 +35,7 @@ from veilset.console import Show, duration, result
 from veilset.courses.course import SPLITS, Course, course_for
 from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
-from veilset.courses.scores import Judges
+from veilset.courses.scores import Judges, asked_before
 from veilset.data import KNOWN_NAMES, ImageSpec
 from veilset.errors import ConfigError
 from veilset.methods.base import get_mechanism, make_config
@@ -57,6 +57,8 @@ TestBenchmark = Annotated[
     str | None, typer.Option(help="Declare the images of --test a public benchmark of this name.")
 ]
 JudgedBy = Annotated[str, typer.Option(help="Who judges released images: convnet (PSG's), cnn, ...")]
+MEASURED = ("test", "test_benchmark", "classifier", "seeds", "samples_per_class")
+"""Options that say how stages are measured."""
 
 
 def continual(
@@ -83,10 +85,10 @@ def continual(
 
     Example: veilset continual mnist --method dp-merf --epsilon 10 --classifier cnn --out courses/dp-merf
     """
-    judges = Judges(classifier=classifier, seeds=tuple(range(seeds)), samples_per_class=samples_per_class)
-    if test is None and test_benchmark is not None:
-        raise ConfigError("--test-benchmark together with --test", "no --test", "Name the images, or drop the option.")
     begun = CourseFolder.open(out) if resume else None
+    measured = _measured(context, {} if begun is None else asked_before(begun))
+    judges = Judges.from_json(measured)
+    _check_judged(context, measured)
     wanted = {"tasks": _tasks(tasks), "declared_sizes": _sizes(declared_sizes)}
     if begun is None:
         check_request(context, get_mechanism(method), method_options(context))
@@ -99,16 +101,46 @@ def continual(
         )  # fmt: skip
         if not resume:
             describe(course, images.spec, show)
-        name = test or (source if source in KNOWN_NAMES else None)
         real = None
-        if name is not None:
+        if measured["test"] is not None:
             read["class_names"] = list(images.spec.class_names)
-            real = read_images(name, show, split="test", benchmark=test_benchmark, **read)
+            real = read_images(measured["test"], show, split="test", benchmark=measured["test_benchmark"], **read)
         learned = run_course(
             images, course, out, test=real, judges=judges, device=api.pick_device(device), progress=show.progress,
             warn=show.warn, resume=resume,
         )  # fmt: skip
     _tell(learned, out, show)
+
+
+def _measured(context: typer.Context, begun: Mapping[str, Any]) -> dict[str, Any]:
+    """Test images and judges: as typed or, where a course is resumed, as it was `begun`.
+
+    Raises: ConfigError where something else is typed then.
+    """
+    asked = {name: context.params[name] for name in MEASURED}
+    asked["seeds"] = list(range(asked["seeds"]))
+    if asked["test"] is None and context.params["source"] in KNOWN_NAMES:
+        asked["test"] = context.params["source"]
+    elif asked["test"] not in (None, *KNOWN_NAMES):
+        asked["test"] = str(Path(asked["test"]).resolve())
+    if begun.get("test") is None:  # unmeasured, or on images that are in no file
+        return asked
+    check_begun(
+        begun, {name: asked[name] for name in MEASURED if typed(context, name)},
+        "From Python, veilset.continual(resume=True) measures anew by other judges.",
+    )  # fmt: skip
+    return {name: begun.get(name) for name in MEASURED}
+
+
+def _check_judged(context: typer.Context, measured: Mapping[str, Any]) -> None:
+    """Refuses what would have no effect: a resume could not tell that it had been typed."""
+    test = measured["test"]
+    idle = MEASURED if test is None else ("test_benchmark",) if test in KNOWN_NAMES else ()
+    if given := [f"--{name.replace('_', '-')}" for name in idle if typed(context, name)]:
+        raise ConfigError(
+            f"{', '.join(given)} together with --test and a collection of your own", test or "no --test",
+            "Name the images, or drop the option.",
+        )  # fmt: skip
 
 
 def _asked(context: typer.Context, wanted: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,14 +77,18 @@ def reading(context: typer.Context, begun: Mapping[str, Any]) -> dict[str, Any]:
     return {**asked, **before}
 
 
-def check_begun(begun: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def check_begun(
+    begun: Mapping[str, Any],
+    given: Mapping[str, Any],
+    otherwise: str = "For others, begin another run in a new folder.",
+) -> None:
     """Raises: ConfigError where something is given that what is resumed was not `begun` with."""
     other = [name for name, value in given.items() if begun.get(name) != value]
     if other:
         raise ConfigError(
             f"the options this was begun with: {', '.join(f'{name} {begun.get(name)}' for name in other)}",
             ", ".join(f"{name} {given[name]}" for name in other),
-            "Drop them: a resume takes what it was begun with. For others, begin another run in a new folder.",
+            f"Drop them: a resume takes what it was begun with. {otherwise}",
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def learn(
     course: Course,
     path: Path,
     *,
+    prepare: Callable[[CourseFolder], None] = lambda folder: None,
     device: torch.device | str = "cpu",
     progress: Progress = lambda *_: None,
     warn: Warn = lambda text: None,
@@ -46,11 +48,15 @@ def learn(
 ) -> CourseFolder:
     """Learns every task of a course into a folder; a task that is finished there is left as it is.
 
+    Args:
+        prepare: what is to be done in the folder before anything is learned, such as noting how it will be measured.
+
     Raises: BudgetExceeded, before any task is begun, where the data set's budget does not cover all of them. It counts
     them one after the other, which is more than they cost.
     """
     read, images = how_read(images), images.of_classes(course.partition.class_names)
     folder = CourseFolder.reopen(path, course) if resume else _begun(images, course, path, read)
+    prepare(folder)
     for text in shared_between_tasks(images, course.partition):
         warn(text)
         folder.log(event="warning", text=text)

@@ -12,7 +12,7 @@ from veilset.courses.course import Course
 from veilset.courses.folder import CourseFolder
 from veilset.courses.learning import learn
 from veilset.courses.release import read_course
-from veilset.courses.scores import Judges, check_test, score_course
+from veilset.courses.scores import Judges, check_test, note_asked, score_course
 from veilset.data.spec import ImageSet
 from veilset.evaluate import Score
 from veilset.methods.base import Progress
@@ -56,7 +56,12 @@ def run_course(
     """Learns all tasks and, with test images, measures every stage. What was finished before an interrupt is kept."""
     if test is not None:
         check_test(course, test)
-    folder = learn(images, course, path, device=device, progress=progress, warn=warn, resume=resume)
+
+    def prepare(folder: CourseFolder) -> None:
+        if test is not None:
+            note_asked(folder, test.source, judges)
+
+    folder = learn(images, course, path, prepare=prepare, device=device, progress=progress, warn=warn, resume=resume)
     scores = (
         score_course(folder, course, test, judges, device=device, progress=progress, warn=warn)
         if test is not None

@@ -6,8 +6,9 @@ Scores on private test images are the owner's and stay in the vault; on a public
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from veilset.courses.course import Course
 from veilset.courses.figure import stage_panel
 from veilset.courses.folder import CourseFolder
 from veilset.courses.release import StageScore, write_course_release
-from veilset.data.spec import ImageSet
+from veilset.data import KNOWN_NAMES
+from veilset.data.spec import ImageSet, Source
 from veilset.errors import ConfigError, MissingExtra
 from veilset.evaluate import Score, gen2real, released2real
 from veilset.evaluate.matching import check_shapes
@@ -48,6 +50,14 @@ class Judges:
         if self.samples_per_class < 1:
             raise ConfigError("at least one sample per class", f"{self.samples_per_class}", "Draw more.")
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Judges:
+        """Those named in `value`, which may say other things too; the usual ones where it names none."""
+        named = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        if "seeds" in named:
+            named["seeds"] = tuple(named["seeds"])
+        return cls(**named)
+
 
 def check_test(course: Course, test: ImageSet) -> None:
     """Whether a course can be measured on these images: asked before anything is spent."""
@@ -76,14 +86,38 @@ def score_course(
             warn(text)
     for run in runs:
         note_look(run, [test.source])
-    asked = {"test": test.source.benchmark or test.source.path, **json.loads(json.dumps(asdict(judges)))}
+    asked = _asked(test.source, judges)
     scores = kept_scores(folder, asked)
     for stage in range(len(scores) + 1, len(runs) + 1):
         scores.append(_score(folder, course, test, judges, stage, torch.device(device), progress))
-        value = {"asked": asked, "stages": [score.to_json() for score in scores]}
-        write_atomically(folder.vault / SCORES, json.dumps(value, indent=1).encode(), mode=0o600)
+        _keep(folder, asked, scores)
     _show(folder, course, test, scores, warn)
     return scores
+
+
+def note_asked(folder: CourseFolder, test: Source, judges: Judges) -> None:
+    """Keeps what stages are to be measured by, before there are any: a resume then needs nothing but the folder."""
+    asked = _asked(test, judges)
+    if asked_before(folder) != asked:
+        _keep(folder, asked, [])
+
+
+def asked_before(folder: CourseFolder) -> dict[str, Any]:
+    """What its stages are measured by: place and benchmark of the test images, and judges; empty if by nothing yet."""
+    path = folder.vault / SCORES
+    return dict(read_json(path, "scores of a course")["asked"]) if path.is_file() else {}
+
+
+def _asked(test: Source, judges: Judges) -> dict[str, Any]:
+    known = test.path is None and test.benchmark in KNOWN_NAMES
+    place = test.benchmark if known else test.path and str(Path(test.path).resolve())
+    benchmark = None if known else test.benchmark
+    return {"test": place, "test_benchmark": benchmark, **asdict(judges), "seeds": list(judges.seeds)}
+
+
+def _keep(folder: CourseFolder, asked: dict[str, Any], scores: Sequence[Score]) -> None:
+    value = {"asked": asked, "stages": [score.to_json() for score in scores]}
+    write_atomically(folder.vault / SCORES, json.dumps(value, indent=1).encode(), mode=0o600)
 
 
 def kept_scores(folder: CourseFolder, asked: dict[str, Any] | None = None) -> list[Score]:
