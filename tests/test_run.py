@@ -35,7 +35,7 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim
 from veilset.privacy.noise import NoiseSource
 from veilset.run import check_allowed, execute, resume
-from veilset.run_folder import RunFolder
+from veilset.run_folder import FINGERPRINTS, RECORDS, RunFolder
 from veilset.sharing import export, verify
 
 
@@ -47,10 +47,10 @@ def test_a_run_folder_has_two_sides(images: ImageSet, plan: Plan, tmp_path: Path
     execute(images, plan, tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"release", "vault"}
     vault = {name for name in files(tmp_path / "run" / "vault") if not name.startswith("checkpoints/")}
-    hashes = "training-images.hashes"
-    assert vault == {"plan.json", "images.json", "ledger.jsonl", "log.jsonl", "shard.key", hashes}
+    hashes = {"training-images.hashes", "training-records.hash"}
+    assert vault == {"plan.json", "images.json", "ledger.jsonl", "log.jsonl", "shard.key", *hashes}
     assert (tmp_path / "run" / "vault").stat().st_mode & 0o777 == 0o700
-    for name in ("plan.json", "ledger.jsonl", "shard.key", hashes):
+    for name in ("plan.json", "ledger.jsonl", "shard.key", *hashes):
         assert (tmp_path / "run" / "vault" / name).stat().st_mode & 0o077 == 0
 
 
@@ -307,15 +307,40 @@ def test_a_run_cannot_be_resumed_after_an_image_was_added_or_removed(change: str
     assert RunFolder(tmp_path / "run").count_training_images(more) == len(begun)
 
 
-def test_a_run_cannot_be_resumed_after_its_users_were_named_anew(tmp_path: Path) -> None:
-    begun = make_images(per_user=3)
-    plan = tiny_plan(begun, "dp-merf", unit="user", images_per_user=3)
+OTHERS: dict[str, Callable[[ImageSet], ImageSet]] = {
+    "labels": lambda images: replace(images, labels=images.labels.roll(1)),
+    "ids": lambda images: replace(images, ids=tuple(f"{name} renamed" for name in images.ids or ())),
+    "users": lambda images: replace(images, users=tuple(reversed(images.users or ()))),
+    "order": lambda images: images.subset(torch.arange(len(images)).roll(1)),
+    "an image twice": lambda images: images.subset(torch.arange(len(images) + 1) % len(images)),
+    "an image for another": lambda images: images.subset(torch.arange(len(images)).clamp(min=1)),
+    "an unreadable one": lambda images: replace(images, valid=torch.arange(len(images)) > 0),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("method", ["dp-merf", "psg"])
+def test_a_run_cannot_be_resumed_with_other_records(method: str, other: str, tmp_path: Path) -> None:
+    """Whatever a method makes of them: a record that lies in another shard, or in another task, is paid for once."""
+    images = make_images(per_user=3)
+    begun = replace(images, ids=tuple(f"record {number}" for number in range(len(images))))
+    plan = tiny_plan(begun, method, unit="user", images_per_user=3)
     with pytest.raises(RuntimeError):
         execute(begun, plan, tmp_path / "run", progress=_fails_after_hashing)
-    others = tuple(name.replace("person 0", "stranger") for name in begun.users or ())
-    with pytest.raises(RunError, match="1 added, 1 removed"):
-        resume(replace(begun, users=others), tmp_path / "run")
+    with pytest.raises(RunError, match="the records this run was begun with"):
+        resume(OTHERS[other](begun), tmp_path / "run")
     assert resume(begun, tmp_path / "run").claim.unit == "user"
+
+
+def test_a_run_that_lost_the_hash_of_its_records_is_not_resumed(images: ImageSet, plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        execute(images, plan, tmp_path / "run", progress=_fails_after_hashing)
+    (tmp_path / "run" / "vault" / RECORDS).unlink()
+    with pytest.raises(RunError, match="a hash of this run's records"):
+        resume(images, tmp_path / "run")
+    (tmp_path / "run" / "vault" / FINGERPRINTS).unlink()
+    assert resume(images, tmp_path / "run").claim.epsilon is not None, "as if stopped before it had looked at any"
+    assert RunFolder(tmp_path / "run").count_training_images(images) == len(images)
 
 
 def _fails_after_hashing(message: str, done: int, total: int) -> None:

@@ -118,6 +118,41 @@ def test_a_folder_that_changes_between_two_rounds_stops_the_run_before_noise_is_
     assert resume(on_disk(photos), tmp_path / "run").claim.epsilon == pytest.approx(5.0, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["folder", "npz"])
+def test_a_run_begun_in_memory_goes_on_from_disk_where_every_id_counts(photos: Path, tmp_path: Path, kind: str) -> None:
+    source, images = photos, veilset.load(photos)
+    if kind == "npz":
+        source = tmp_path / "photos.npz"
+        np.savez(source, x=images.pixels[:, 0], y=images.labels, id=images.ids or ())
+    begun = veilset.load(source)
+    plan = tiny_plan(begun, "dp-merf")
+    with pytest.raises(KeyboardInterrupt):
+        execute(begun, plan, tmp_path / "run", progress=stops_after_hashing)
+    disk = on_disk(source)
+    assert tuple(disk.id_names() or ()) == begun.ids == images.ids
+    with pytest.raises(RunError, match="the records this run was begun with"):
+        resume(replace(disk, read_ids=lambda: (f"{name}!" for name in begun.ids or ())), tmp_path / "run")
+    assert resume(disk, tmp_path / "run").claim.epsilon is not None
+
+
+def stops_after_hashing(message: str, done: int, total: int) -> None:
+    if not message.startswith("hashing"):
+        raise KeyboardInterrupt
+
+
+def test_a_sketch_of_images_on_disk_is_hashed_in_one_pass_and_measured_in_another(photos: Path, tmp_path: Path) -> None:
+    passes: list[int] = []
+    images = on_disk(photos)
+
+    def counting(size: int) -> Any:
+        passes.append(size)
+        return images.read_batches(size)
+
+    plan = tiny_plan(veilset.load(photos), "sketch", rounds=1)
+    execute(replace(images, read_batches=counting), plan, tmp_path / "run")
+    assert len(passes) == 2
+
+
 def test_damage_that_shows_only_in_the_pixels_is_in_the_owners_log(photos: Path, tmp_path: Path) -> None:
     whole = (photos / "dog" / "3.png").read_bytes()
     (photos / "dog" / "3.png").write_bytes(whole[:-30])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor
 
 from veilset.budget import DatasetBudget
-from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, fingerprints, user_fingerprints
+from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, record_fingerprint, user_fingerprints
 from veilset.data.options import FITS
 from veilset.data.spec import Images, ImageSet
 from veilset.errors import RunError
@@ -29,8 +29,10 @@ IMAGES = "images.json"
 """Which images the run is about, and how they were read."""
 READING = ("size", "fit", "color", "split", "class_names")
 """Options of the command line by which images are read."""
+RECORDS = "training-records.hash"
+"""A key of this run's own, then one keyed hash of all records in their order."""
 FINGERPRINTS = "training-images.hashes"
-"""A key of this run's own, then keyed hashes of the images it was fitted on."""
+"""The key, then keyed hashes of the images it was fitted on."""
 USER_FINGERPRINTS = "training-users.hashes"
 """The same for their user ids, where they have any."""
 HISTORY = "history.jsonl"
@@ -199,31 +201,37 @@ class RunFolder:
 
     def note_training_images(self, images: Images, progress: Progress) -> None:
         """Keeps keyed hashes of the images; a pass of its own, and once, also if the run is resumed."""
-        told = images.warnings
-        for name, hashed in _hashing(images, progress).items():
-            if not (self.vault / name).is_file():
-                key = NoiseSource().key_bytes(KEY_BYTES)
-                write_atomically(self.vault / name, b"".join([key, hashed(key).data]), mode=0o600)
+        told, kept = images.warnings, self._hashes(RECORDS)
+        names = [RECORDS, FINGERPRINTS, *([] if images.user_names() is None else [USER_FINGERPRINTS])]
+        if all((self.vault / name).is_file() for name in names):
+            return
+        key = NoiseSource().key_bytes(KEY_BYTES) if kept is None else kept[0]
+        for name, hashes in zip(names, _hashed(images, key, progress), strict=True):
+            write_atomically(self.vault / name, b"".join([key, hashes.data]), mode=0o600)
         if new := [warning for warning in images.warnings if warning not in told]:
             self.log(event="read", warnings=new)  # images on disk turn out to be damaged when they are first read
 
     def check_unchanged(self, images: Images, progress: Progress) -> None:
-        """Compares the images with the hashes of those the run began with, which must be of all that it ever uses.
+        """Compares the records with the hash of those the run began with, which must be all that it ever uses.
 
-        Raises: RunError where an image or a person was added or removed since.
+        Raises: RunError where one was added, removed or moved since, or has another picture, label, id or user.
         """
-        for name, hashed in _hashing(images, progress).items():
-            kept = self._hashes(name)
-            if kept is None:
-                continue  # stopped before it had looked at any
-            now, begun = hashed(kept[0]), kept[1]
-            added, removed = (len(np.setdiff1d(*pair, assume_unique=True)) for pair in ((now, begun), (begun, now)))
-            if added or removed:
-                raise RunError(
-                    f"the {'images' if name == FINGERPRINTS else 'users'} this run was begun with",
-                    f"{added:,} added, {removed:,} removed since",
-                    "Put the collection back as it was, or begin a new run; what was charged stays charged.",
-                )
+        kept = self._hashes(RECORDS)
+        if kept is None and (self.vault / FINGERPRINTS).is_file():  # which is written after it
+            todo = "Restore it from a backup, or begin a new run; an earlier version of Veilset kept none."
+            raise RunError(f"a hash of this run's records in vault/{RECORDS}", "none", todo)
+        if kept is None:
+            return  # stopped before it had looked at any
+        whole, now, *_ = _hashed(images, kept[0], progress)
+        if np.array_equal(whole, kept[1]):
+            return
+        begun = self._hashes(FINGERPRINTS) or (b"", now)
+        added, removed = (len(np.setdiff1d(*pair, assume_unique=True)) for pair in ((now, begun[1]), (begun[1], now)))
+        raise RunError(
+            "the records this run was begun with: images, labels, ids and users in their order",
+            f"others; of the images {added:,} added, {removed:,} removed since",
+            "Put the collection back as it was, or begin a new run; what was charged stays charged.",
+        )
 
     def count_training_images(self, images: Images) -> int | None:
         """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""
@@ -265,16 +273,11 @@ def how_read(images: Images) -> dict[str, Any]:
     return dict(zip(READING, values, strict=True))
 
 
-def _hashing(images: Images, progress: Progress) -> dict[str, Callable[[bytes], np.ndarray]]:
-    """By the name of its file, each kind of hash that a run keeps of its images, as a function of the key."""
-
-    def of_images(key: bytes) -> np.ndarray:
-        return fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
-
+def _hashed(images: Images, key: bytes, progress: Progress) -> list[np.ndarray]:
+    """Hashes of the records in order, of the images and, where there are any, of the users, after one pass."""
+    both = record_fingerprint(images, key, lambda done, total: progress("hashing the images", done, total))
     users = images.user_names()
-    if users is None:
-        return {FINGERPRINTS: of_images}
-    return {FINGERPRINTS: of_images, USER_FINGERPRINTS: lambda key: user_fingerprints(users, key)}
+    return [*both, *([] if users is None else [user_fingerprints(users, key)])]
 
 
 def _identity(images: Images, budget: DatasetBudget | None) -> dict[str, str | None]:

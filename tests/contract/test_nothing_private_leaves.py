@@ -133,7 +133,8 @@ def test_the_ledger_says_the_same_for_every_collection(method: str, tmp_path: Pa
 def test_the_vault_is_closed_to_other_users_and_holds_no_noise_key(method: str, finished_runs: dict[str, Path]) -> None:
     vault = finished_runs[method] / "vault"
     assert vault.stat().st_mode & 0o777 == 0o700
-    known = {"plan.json", "images.json", "ledger.jsonl", "log.jsonl", "shard.key", "training-images.hashes"}
+    hashes = {"training-images.hashes", "training-records.hash"}
+    known = {"plan.json", "images.json", "ledger.jsonl", "log.jsonl", "shard.key", *hashes}
     assert {path.name for path in vault.iterdir() if path.is_file()} <= known
 
 

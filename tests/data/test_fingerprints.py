@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from contract.cases import make_images
 
 import veilset
-from veilset.data.fingerprints import count_known, fingerprints
+from veilset.data.fingerprints import count_known, fingerprints, record_fingerprint
 
 from .helpers import class_folder
 
@@ -54,6 +55,18 @@ def test_unreadable_records_are_no_pictures() -> None:
     assert len(fingerprints(damaged, KEY)) == 26
     assert count_known(damaged, fingerprints(images, KEY), KEY) == 26
     assert count_known(damaged.subset(torch.arange(4)), fingerprints(images, KEY), KEY) == 0
+
+
+def test_one_hash_of_all_records_depends_on_them_and_their_order_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = make_images((20, 10), null_rows=(3,))
+    whole, known = record_fingerprint(images, KEY)
+    assert np.array_equal(known, fingerprints(images, KEY))
+    monkeypatch.setattr("veilset.data.fingerprints.BATCH", 7)
+    assert np.array_equal(record_fingerprint(images, KEY)[0], whole)
+    names = tuple(f"{number}" for number in range(30))
+    others = [replace(images, ids=names), replace(images, users=names), images.subset(torch.arange(30).flip(0))]
+    found = {record_fingerprint(other, KEY)[0].tobytes() for other in (images, *others)}
+    assert len({*found, record_fingerprint(images, OTHER_KEY)[0].tobytes()}) == 5
 
 
 def test_mnist_shares_no_image_between_its_parts_and_is_hashed_within_seconds() -> None:

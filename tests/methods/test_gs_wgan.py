@@ -370,7 +370,7 @@ def test_a_run_whose_records_would_change_shards_is_not_resumed(tmp_path: Path) 
     with pytest.raises(KeyboardInterrupt):
         execute(named, tiny_plan(images, "gs-wgan"), tmp_path / "run", progress=dies)
     renamed = replace(named, ids=tuple(f"b{number}" for number in range(len(images))))
-    with pytest.raises(RunError, match="the shard this run began with"):
+    with pytest.raises(RunError, match="the records this run was begun with"):
         resume(renamed, tmp_path / "run")
     assert resume(named, tmp_path / "run").privacy.record.closed
 

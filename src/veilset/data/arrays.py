@@ -42,6 +42,7 @@ class Chunks:
     """The same columns as iterators over pieces of a given number of records."""
 
     images: Callable[[int], Iterator[np.ndarray]]
+    ids: Callable[[int], Iterator[np.ndarray]] | None
     users: Callable[[int], Iterator[np.ndarray]] | None
     check_unchanged: Callable[[], None]
 
@@ -87,18 +88,14 @@ class ArrayCollection:
             read_batches=partial(_batches, chunks, target, labels.to(torch.int32)),
             read_all=self.read,
             users=self._user_numbers(chunks),
-            read_users=partial(self._users, chunks),
+            read_users=partial(_names, self.options.users, chunks.users, "users"),
+            read_ids=partial(_names, self.options.ids, chunks.ids, "ids"),
             check_unchanged=chunks.check_unchanged,
             source=self.options.source,
         )
 
-    def _users(self, chunks: Chunks) -> Iterable[str] | None:
-        if self.options.users is not None or chunks.users is None:
-            return text_column(self.options.users, "users")
-        return (user for part in chunks.users(_CHUNK) for user in text_column(part, "users") or ())
-
     def _user_numbers(self, chunks: Chunks) -> np.ndarray | None:
-        users = self._users(chunks)
+        users = _names(self.options.users, chunks.users, "users")
         numbers = None if users is None else number_users(users)
         check_lengths(len(self), (("users", numbers),))
         return numbers
@@ -130,6 +127,13 @@ class ArrayCollection:
                 pixels.numpy()[rows] = _fitted(channels_first(to_uint8(images[rows])), target)
             self.options.report(rows.stop, len(self))
         return pixels
+
+
+def _names(given: Any, stored: Callable[[int], Iterator[np.ndarray]] | None, what: str) -> Iterable[str] | None:
+    """A column as `ArrayCollection.read` has it, a piece at a time."""
+    if given is not None or stored is None:
+        return text_column(given, what)
+    return (name for part in stored(_CHUNK) for name in text_column(part, what) or ())
 
 
 def _batches(chunks: Chunks, target: Target, labels: Tensor, size: int) -> Iterator[Batch]:

@@ -96,6 +96,7 @@ class FileCollection:
             read_all=self.read,
             users=None if users is None else number_users(users),
             read_users=self._users,
+            read_ids=lambda: (entry.id for entry in self.entries),
             check_unchanged=check_unchanged,
             source=self.options.source,
             notes=self.notes,

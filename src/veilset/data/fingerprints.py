@@ -7,7 +7,7 @@ what they are for; so neither is ever released.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +19,7 @@ BATCH = 500
 KEY_BYTES = 32
 HASH_BYTES = 8
 """64 bits: among 60,000 training and 10,000 test images the chance of one accidental match is 3e-11."""
+_RECORD = np.dtype([("label", "<i8"), ("readable", "?"), ("pixels", "<u8")])
 
 
 def fingerprints(images: Images, key: bytes, progress: Progress = lambda done, total: None) -> np.ndarray:
@@ -27,11 +28,23 @@ def fingerprints(images: Images, key: bytes, progress: Progress = lambda done, t
     Pixels alone are hashed, after decoding and resizing: another file format, name or label is still the same image.
     These 8 bytes an image (twice that while they are sorted) are all that a pass keeps.
     """
-    hashes = _hashes(images, key, progress)
-    hashes.sort()
-    first = np.ones(len(hashes), dtype=np.bool_)
-    first[1:] = hashes[1:] != hashes[:-1]
-    return hashes[first]
+    return _single(_hashes(images, key, progress))
+
+
+def record_fingerprint(
+    images: Images, key: bytes, progress: Progress = lambda done, total: None
+) -> tuple[np.ndarray, np.ndarray]:
+    """One hash of all records in their order, with their labels, ids and users; and, of the same pass, `fingerprints`.
+
+    The former tells whether anything at all is different, the latter which images are.
+    """
+    whole = hashlib.blake2b(key=key, person=b"veilset-records")
+    hashes = _hashes(images, key, progress, whole.update)
+    for names in (images.id_names(), images.user_names()):
+        whole.update(b"without" if names is None else b"with")
+        for name in names or ():
+            whole.update(_name_digest(name, key))
+    return np.frombuffer(whole.digest(), dtype="<u8"), _single(hashes)
 
 
 def count_known(images: Images, known: np.ndarray, key: bytes) -> int:
@@ -39,16 +52,34 @@ def count_known(images: Images, known: np.ndarray, key: bytes) -> int:
     return int(np.isin(_hashes(images, key), known).sum())
 
 
-def _hashes(images: Images, key: bytes, progress: Progress = lambda done, total: None) -> np.ndarray:
+def _hashes(
+    images: Images,
+    key: bytes,
+    progress: Progress = lambda done, total: None,
+    each: Callable[[bytes], object] = lambda rows: None,
+) -> np.ndarray:
+    """The hashes of all readable images in their order; `each` is told of every record, readable or not."""
     hashes = np.zeros(len(images), dtype="<u8")
     done = found = 0
-    for pixels, _, valid in images.batches(BATCH):
-        readable = pixels.numpy()[valid.numpy()]
-        whole = b"".join(digest(image, key, HASH_BYTES) for image in readable)
-        hashes[found : found + len(readable)] = np.frombuffer(whole, dtype="<u8")
-        done, found = done + len(valid), found + len(readable)
+    for pixels, labels, valid in images.batches(BATCH):
+        readable = valid.numpy()
+        rows = np.zeros(len(readable), dtype=_RECORD)
+        rows["label"], rows["readable"] = labels.numpy(), readable
+        whole = b"".join(digest(image, key, HASH_BYTES) for image in pixels.numpy()[readable])
+        known = np.frombuffer(whole, dtype="<u8")
+        rows["pixels"][readable] = hashes[found : found + len(known)] = known
+        each(rows.tobytes())
+        done, found = done + len(rows), found + len(known)
         progress(done, len(images))
     return hashes[:found]
+
+
+def _single(hashes: np.ndarray) -> np.ndarray:
+    """Each of them once, sorted."""
+    hashes.sort()
+    first = np.ones(len(hashes), dtype=np.bool_)
+    first[1:] = hashes[1:] != hashes[:-1]
+    return hashes[first]
 
 
 def user_fingerprints(users: Iterable[str], key: bytes) -> np.ndarray:
@@ -56,8 +87,12 @@ def user_fingerprints(users: Iterable[str], key: bytes) -> np.ndarray:
 
     As for images, 8 bytes a record are all that a pass keeps.
     """
-    digests = (hashlib.blake2b(user.encode(), key=key, digest_size=HASH_BYTES).digest() for user in users)
-    return np.unique(np.fromiter((int.from_bytes(digest, "little") for digest in digests), dtype="<u8"))
+    return np.unique(np.fromiter((int.from_bytes(_name_digest(user, key), "little") for user in users), dtype="<u8"))
+
+
+def _name_digest(name: str, key: bytes) -> bytes:
+    # File names may hold bytes that are not UTF-8; they must still hash, and to different values.
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=HASH_BYTES).digest()
 
 
 def digest(image: np.ndarray, key: bytes, size: int) -> bytes:

@@ -48,6 +48,8 @@ class LazyImages:
     users: np.ndarray | None = None
     read_users: Callable[[], Iterable[str] | None] = lambda: None
     """Reads the name of every record's user anew; only their numbers are kept. None without a user column."""
+    read_ids: Callable[[], Iterable[str] | None] = lambda: None
+    """The same for ids, of which nothing is kept."""
     check_unchanged: Callable[[], None] = lambda: None
     """Raises DataError if the files are no longer those that were opened."""
     source: Source = field(default_factory=Source)
@@ -70,6 +72,9 @@ class LazyImages:
 
     def user_names(self) -> Iterable[str] | None:
         return self.read_users()
+
+    def id_names(self) -> Iterable[str] | None:
+        return self.read_ids()
 
     def in_memory(self) -> ImageSet:
         images = self.read_all()

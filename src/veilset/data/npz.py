@@ -41,12 +41,12 @@ def open_npz(path: Path, options: ReadOptions) -> ArrayCollection:
         read_ids=partial(read_array, path, ids) if ids else None,
         read_users=partial(read_array, path, users) if users else None,
         class_names=_class_names(path, names),
-        chunks=None if fortran_order else _chunks(path, images, users),
+        chunks=None if fortran_order else _chunks(path, images, ids, users),
     )
     return ArrayCollection(columns, options)
 
 
-def _chunks(path: Path, images: str, users: str | None) -> Chunks:
+def _chunks(path: Path, images: str, ids: str | None, users: str | None) -> Chunks:
     opened = FilesState.of([path])
 
     def check_unchanged() -> None:
@@ -55,6 +55,7 @@ def _chunks(path: Path, images: str, users: str | None) -> Chunks:
 
     return Chunks(
         images=partial(read_pieces, path, images),
+        ids=partial(read_pieces, path, ids) if ids else None,
         users=partial(read_pieces, path, users) if users else None,
         check_unchanged=check_unchanged,
     )

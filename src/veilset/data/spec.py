@@ -132,6 +132,9 @@ class Images(Protocol):
     def user_names(self) -> Iterable[str] | None:
         """The same by name."""
 
+    def id_names(self) -> Iterable[str] | None:
+        """The id of every record, or None where it came without."""
+
     def in_memory(self) -> ImageSet:
         """All records at once, for methods that need more than passes."""
 
@@ -207,6 +210,9 @@ class ImageSet:
 
     def user_names(self) -> tuple[str, ...] | None:
         return self.users
+
+    def id_names(self) -> tuple[str, ...] | None:
+        return self.ids
 
     def in_memory(self) -> ImageSet:
         return self

@@ -24,7 +24,6 @@ from veilset.engines.shard_batches import ImageShards
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, Watch, teach
 from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
-from veilset.errors import RunError
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
@@ -124,7 +123,6 @@ class ShardTaught:
         assert isinstance(images, ImageSet)
         spec = images.spec
         shard_of = assign_shards(images, config.shards, context.shard_key, context.facts.unit.value)
-        _check_shards(shard_of, context)
         shards = ImageShards(images, shard_of, config.shards, seed=context.seed, device=context.device)
         critics = CriticStack(
             config.net(spec), shards, batch=config.critic_batch, draws=context.generator(f"{self.name} critics"),
@@ -150,18 +148,6 @@ class ShardTaught:
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
         assert isinstance(model, UpsamplingGenerator | SpectralGenerator)
         return model.sample(labels, generator)
-
-
-def _check_shards(shard_of: Tensor, context: FitContext) -> None:
-    """Refuses to go on where a record now lies in another shard: two critics would know it, and one is paid for."""
-    kept = context.checkpoints.load("shards")
-    if kept is None:
-        context.checkpoints.save("shards", {"shard_of": shard_of})
-    elif not torch.equal(kept["shard_of"], shard_of):
-        raise RunError(
-            "every record in the shard this run began with", "other ids, users, labels or another order",
-            "Restore them as they were, or fit again into a new folder; what was charged stays charged.",
-        )  # fmt: skip
 
 
 def _step(config: TeachingSettings, noise_multiplier: float) -> Event:
