@@ -72,8 +72,7 @@ class Show:
             self._plain = (_work(message), now, 0.0)
             doing, started, shown = self._plain
         if done == total or now - shown > PLAIN_EVERY:
-            left = (now - started) / max(done, 1) * (total - done)
-            self.say(f"{message}: {done}/{total}, {duration(now - started)}, about {duration(left)} left")
+            self.say(f"{message}: {done}/{total}{_pace(now - started, done, total)}")
             self._plain = (doing, started, now)
 
 
@@ -87,6 +86,14 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {name}"
     return f"{seconds:.0f} s"
+
+
+def _pace(seconds: float, done: int, total: int) -> str:
+    """The time taken and the time left; nothing is foretold from less than a second, or from no work at all."""
+    if seconds < 1:
+        return ""
+    left = f", about {duration(seconds / done * (total - done))} left" if 0 < done < total else ""
+    return f", {duration(seconds)}{left}"
 
 
 def _work(message: str) -> str:
