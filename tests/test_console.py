@@ -72,3 +72,16 @@ def test_the_result_is_one_json_line_and_errors_have_three_parts(capsys: pytest.
     output = capsys.readouterr()
     assert json.loads(output.out) == {"a": [1, 2]}
     assert output.err.splitlines() == ["ConfigError: expected x", "  found y", "  Do z."]
+
+
+@pytest.mark.parametrize(
+    ("terminals", "quiet", "written"),
+    [("out err", False, False), ("out err", True, True), ("out", False, True), ("err", False, True), ("", False, True)],
+)
+def test_whoever_reads_the_messages_on_a_terminal_is_spared_the_json(
+    terminals: str, quiet: bool, written: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in terminals.split():
+        monkeypatch.setattr(f"sys.std{name}.isatty", lambda: True)
+    result({"a": 1}, quiet=quiet)
+    assert capsys.readouterr().out == ('{"a": 1}\n' if written else "")

@@ -1,4 +1,4 @@
-"""What people see while the command line works: progress on stderr, one JSON result on stdout."""
+"""What people see while the command line works: progress on stderr; on stdout, for programs, one JSON result."""
 
 from __future__ import annotations
 
@@ -101,8 +101,10 @@ def _work(message: str) -> str:
     return message.partition(":")[0]
 
 
-def result(value: Mapping[str, Any]) -> None:
-    """The one machine-readable line of a command."""
+def result(value: Mapping[str, Any], *, quiet: bool = False) -> None:
+    """The one machine-readable line of a command: for programs, and for people who see no messages."""
+    if sys.stdout.isatty() and sys.stderr.isatty() and not quiet:
+        return
     sys.stdout.write(json.dumps(value) + "\n")
 
 

@@ -105,9 +105,10 @@ def test_courses_are_compared_with_what_public_scores_of_private_images_tell(
         ("c", [], False),
     ):
         assert cli(*words, *more, "--out", tmp_path / name)[0] == 0
-        code, _, err = cli("compare", tmp_path / name)
+        code, _, err = cli("compare", tmp_path / name, "--out", tmp_path / f"{name}.svg")
         assert code == 0, err
         assert (COMPARED in err) == told
+        assert f"wrote {tmp_path / name}.svg" in err
 
 
 def test_the_classifier_baseline_is_a_method_of_this_command_alone(cli: Cli, photos: Path, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def plan(
     if out is not None:
         made = run.write_plan(made, data, out)
         show.say(f"wrote {out}" + (", cost reserved in the data set's budget" if made.reservation else ""))
-    result(made.public_summary())
+    result(made.public_summary(), quiet=quiet)
 
 
 @app.command(context_settings=METHOD_OPTIONS)
@@ -215,7 +215,7 @@ def fit(
                 check_cap(chosen.facts)
             model = run.execute(images, chosen, out, prepare=reserved, **common)
     show.say(f"{model.claim.summary}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
-    result({"run": str(out), "method": model.method, "claim": model.claim.to_json()})
+    result({"run": str(out), "method": model.method, "claim": model.claim.to_json()}, quiet=quiet)
 
 
 @app.command()
@@ -238,7 +238,7 @@ def sample(
         images = model.sample(number, seed=seed, mix=shares, device=api.pick_device(device), progress=show.progress)
         write_images(images, out, progress=lambda done, total: show.progress("writing", done, total))
     show.say(f"wrote {number} images to {out}\n{model.claim.summary}")
-    result({"out": str(out), "number": number, "claim": model.claim.summary})
+    result({"out": str(out), "number": number, "claim": model.claim.summary}, quiet=quiet)
 
 
 @app.command()
@@ -253,7 +253,7 @@ def report(
     public, owner = write_reports(RunFolder(source))
     claim = read_privacy((public.parent / "privacy.json").read_bytes()).claim
     Show(quiet).say(f"{'NOT to share' if claim.epsilon is None else 'to share'}: {public}\nfor the owner: {owner}")
-    result({"public": str(public), "owner": str(owner)})
+    result({"public": str(public), "owner": str(owner)}, quiet=quiet)
 
 
 @app.command()
@@ -265,7 +265,7 @@ def export(
     """Copy what may be shared, and nothing else, after checking it."""
     checked = export_course(source, out) if is_course(source) else sharing.export(source, out)
     Show(quiet).say(f"{out} may be shared: {checked['claim']}")
-    result({"out": str(out), **checked})
+    result({"out": str(out), **checked}, quiet=quiet)
 
 
 @app.command()
@@ -277,7 +277,7 @@ def verify(
     show = Show(quiet)
     for key, value in checked.items():
         show.say(f"{key:14} {value}")
-    result(checked)
+    result(checked, quiet=quiet)
     if "epsilon" not in checked:
         raise typer.Exit(1)
 

@@ -40,7 +40,7 @@ def compare(sources: Runs, out: Out = None, quiet: Quiet = False) -> None:
         show.warn("scores or times here were taken from private images: for the owner, do not share")
     if out is not None:
         show.say(f"wrote {out}")
-    result({**comparison.to_json(), "out": None if out is None else str(out)})
+    result({**comparison.to_json(), "out": None if out is None else str(out)}, quiet=quiet)
 
 
 def _compare_courses(sources: list[Path], out: Path | None, show: Show) -> None:
@@ -60,6 +60,8 @@ def _compare_courses(sources: list[Path], out: Path | None, show: Show) -> None:
         show.say(told)
     if any(course.private for course in courses):
         show.warn("accuracies here were taken from private images: for the owner, do not share")
+    if out is not None:
+        show.say(f"wrote {out}")
     result(
         {
             "courses": [
@@ -68,7 +70,8 @@ def _compare_courses(sources: list[Path], out: Path | None, show: Show) -> None:
                 for one in courses
             ],
             "out": None if out is None else str(out),
-        }
+        },
+        quiet=show.quiet,
     )  # fmt: skip
 
 

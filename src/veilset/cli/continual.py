@@ -207,5 +207,6 @@ def _tell(learned: LearnedCourse, out: Path, show: Show) -> None:
             "method": learned.course.method,
             "claim": learned.claim.to_json(),
             "scores": [score.to_json() for score in learned.scores],
-        }
+        },
+        quiet=show.quiet,
     )

@@ -186,14 +186,14 @@ def _show_scores(scores: list[Score], show: Show) -> None:
         show.say(f"{score.metric:24} {score.mean:.4f}{spread} (n = {score.n}{by}{note})")
         for text in (*score.details.get("warnings", ()), *score.details.get("notes", ())):
             show.warn(f"{score.metric}: {text}")
-    result({"scores": [score.to_json() for score in scores]})
+    result({"scores": [score.to_json() for score in scores]}, quiet=show.quiet)
 
 
 def _show_bought(bought: NoisyScores, source: Path, show: Show) -> None:
     for metric, accuracy, error in bought.accuracies:
         show.say(f"{metric:24} {accuracy:.4f} +- {error:.4f} (noisy: may be shared)")
     show.say(f"test set: {bought.privacy.claim.summary}\nnext: veilset report {source}, which shows them")
-    result({"noisy_scores": bought.to_json()})
+    result({"noisy_scores": bought.to_json()}, quiet=show.quiet)
 
 
 def scores_to_reserve(

@@ -136,7 +136,7 @@ def synthesize(
         show.say(f"next: veilset sketch IMAGES --after {source} --features {features_out} --epsilon E --out NEW")
     elif per_class is None:
         show.say(f"look at {out / 'release' / 'samples.png'}; next: veilset report {out}")
-    result({"out": str(out), "claim": claim.to_json()})
+    result({"out": str(out), "claim": claim.to_json()}, quiet=quiet)
 
 
 def _goal(after: Path | None, features: Path | None) -> SketchGoal:
@@ -172,4 +172,4 @@ def _merge(context: typer.Context, paths: list[Path], options: dict[str, str], o
 
 def _tell(made: SketchRelease, out: Path, show: Show) -> None:
     show.say(f"{made.claim.summary}\nread {out / 'release' / 'README.md'}; next: veilset synthesize {out} --out run")
-    result({"sketch": str(out), "method": made.method, "claim": made.claim.to_json()})
+    result({"sketch": str(out), "method": made.method, "claim": made.claim.to_json()}, quiet=show.quiet)
