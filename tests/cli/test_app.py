@@ -62,6 +62,15 @@ def test_the_way_of_the_readme_works_from_folder_to_verified_export(cli: Cli, ph
     assert not (shared / "vault").exists()
 
 
+def test_verify_speaks_to_people_in_words_and_four_digits(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    fitted(cli, photos, tmp_path / "a")
+    _, out, err = cli("verify", tmp_path / "a")
+    assert json.loads(out)["epsilon"] != 1  # programs get every digit
+    told = dict(line.split("  ", 1) for line in err.splitlines())
+    assert told["epsilon"].strip() == "1"
+    assert told["epsilon by Renyi accounting"].strip() == "1.093"
+
+
 def test_stdout_is_one_json_line_and_people_read_stderr(cli: Cli, photos: Path) -> None:
     _, out, err = cli("plan", photos, "--method", "dp-merf", "--epsilon", "1")
     assert json.loads(out)["epsilon_planned"] == pytest.approx(1.0)

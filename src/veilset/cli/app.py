@@ -69,6 +69,8 @@ ORDER = (
     *("sketch", "synthesize", "continual", "weights"),
 )
 """Of the commands in the help: that in which people need them."""
+VERIFIED = {"epsilon_renyi": "epsilon by Renyi accounting", "noisy_scores": "noisy scores"}
+"""What `verify` calls its findings before people, where that is not their name in the JSON."""
 AllowPublished = Annotated[
     bool, typer.Option("--allow-published-accounting", help="Let a published epsilon near private data.")
 ]
@@ -276,7 +278,8 @@ def verify(
     checked = verify_course(source) if is_course(source) else sharing.verify(source)
     show = Show(quiet)
     for key, value in checked.items():
-        show.say(f"{key:14} {value}")
+        for one in value if isinstance(value, list) else [value]:
+            show.say(f"{VERIFIED.get(key, key):28} {shown(one) if isinstance(one, float) else one}")
     result(checked, quiet=quiet)
     if "epsilon" not in checked:
         raise typer.Exit(1)
