@@ -71,6 +71,19 @@ def test_verify_speaks_to_people_in_words_and_four_digits(cli: Cli, photos: Path
     assert told["epsilon by Renyi accounting"].strip() == "1.093"
 
 
+def test_images_that_differ_are_refused_with_the_options_of_this_command(cli: Cli, photos: Path) -> None:
+    picture = sorted(photos.glob("*/*.png"))[-1]
+    with Image.open(picture) as image:
+        image.resize((9, 7)).save(picture)
+    words = ("plan", photos, "--epsilon", "1")
+    assert "--size 64x64 --fit crop" in cli(*words)[2]
+    assert "--fit crop" in cli(*words, "--size", "8")[2]
+    Image.new("RGB", (8, 8)).save(picture)
+    assert "--color grey" in cli(*words)[2]
+    (photos / "void").mkdir()
+    assert "--class-names" in cli(*words)[2]
+
+
 def test_stdout_is_one_json_line_and_people_read_stderr(cli: Cli, photos: Path) -> None:
     _, out, err = cli("plan", photos, "--method", "dp-merf", "--epsilon", "1")
     assert json.loads(out)["epsilon_planned"] == pytest.approx(1.0)

@@ -60,7 +60,7 @@ def _check_color(first: tuple[str, Header], name: str, header: Header, options: 
         raise DataError(
             f"one kind of images ({first[0]} is {COLOR_NAMES[first[1].channels]})",
             f"{name} is {COLOR_NAMES[header.channels]}",
-            'Pass color="grey" or color="rgb" to convert them all.',
+            'Convert them all: --color grey or --color rgb (in Python color="grey").',
         )
 
 
@@ -70,13 +70,13 @@ def _check_size(first: tuple[str, Header], name: str, header: Header, options: R
         raise DataError(
             f"images of one size ({first[0]} is {first[1].height}x{first[1].width})",
             f"{name} is {header.height}x{header.width}",
-            'Pass size=(height, width) and fit="crop" or fit="stretch".',
+            'Say how: --size 64x64 --fit crop, or --fit stretch (in Python size=(64, 64), fit="crop").',
         )
     if options.size is not None and options.fit is None and found != options.size:
         raise DataError(
             f"images of {options.size[0]}x{options.size[1]}, or a choice of fit",
             f"{name} is {header.height}x{header.width}",
-            'Add fit="crop" (keeps the aspect ratio) or fit="stretch".',
+            'Add --fit crop (keeps the aspect ratio) or --fit stretch (in Python fit="crop").',
         )
 
 

@@ -35,7 +35,9 @@ def _listed_collection(root: Path, options: ReadOptions) -> FileCollection:
     for folder in folders:
         if folder.name not in names:
             raise DataError(
-                f"class folders out of {names}", f"{folder}", "List it in class_names, or move it elsewhere."
+                f"class folders out of {names}",
+                f"{folder}",
+                "List it in --class-names (in Python class_names), or move it elsewhere.",
             )
     entries = Listing(root, _entries(root, folders, names, options, notes))
     if not len(entries):
@@ -66,7 +68,7 @@ def _entries(
             raise DataError(
                 "PNG or JPEG images in every class folder",
                 f"none in {folder}",
-                "Remove the folder, or pass class_names to declare the class.",
+                "Remove the folder, or declare the class: --class-names (in Python class_names).",
             )
 
 
