@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
@@ -549,3 +550,15 @@ def test_hints_of_the_accountants_library_are_not_shown(
     monkeypatch.setattr(command_line, "app", lambda: logging.getLogger("absl").warning("an order was left out"))
     command_line.main()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "compare", "continual"])
+def test_paragraphs_of_the_help_flow_with_the_width_of_the_terminal(
+    verb: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, err = cli(verb, "--help")
+    prose = [line.strip() for line in (out + err).split("╭")[0].splitlines()]
+    for line, following in itertools.pairwise(prose):
+        # A word that would have fitted was sent to the next line: the width is that of the source.
+        assert not (line and following) or len(line) + 1 + len(following.split()[0]) >= 78
