@@ -102,3 +102,22 @@ def test_a_score_stands_beside_what_real_images_reach_with_the_same_classifier()
 def test_means_and_ratios_say_what_they_are():
     assert "mean over all classifiers" in score("gen2real/average", classifiers={"gen2real/lda": 0.5})["meaning"]
     assert "of what the same classifiers reach with real images" in score("gen2real/calibrated")["meaning"]
+
+
+DISTANCES = {
+    "quantiles": {"0.0": 7.4483, "0.5": 8.2619},
+    "real_to_real_quantiles": {"0.0": 1.3199, "0.5": 2.5864},
+    "exact_copies": 0,
+}
+
+
+def test_a_distance_to_real_images_is_shown_beside_what_lies_between_real_ones():
+    text = score("nearest-real", (8.28,), **DISTANCES)["beside"]
+    for part in ("Exact copies: 0", "of all: 7.448", "the real images: 2.586", "pair: 1.32"):
+        assert part in text
+
+
+@pytest.mark.parametrize("broken", [{"quantiles": "/home/ann"}, {"exact_copies": "x"}, {"real_to_real_quantiles": {}}])
+def test_distances_that_are_none_are_not_shown(broken):
+    assert score("nearest-real", (8.28,), **{**DISTANCES, **broken})["beside"] == ""
+    assert score("fid", (8.28,), **DISTANCES)["beside"] == ""

@@ -26,7 +26,7 @@ OTHER_MEANING = {
     "recall": "share of real images near a synthetic one; higher is better, 1 is best",
     "density": "how many real neighbourhoods a synthetic image lies in; higher is better, 1 is like real images",
     "duplicates": "share of synthetic images that repeat another one; lower is better",
-    "nearest-real": "mean pixel distance of a synthetic image to the nearest real one; 0 is a copy",
+    "nearest-real": "mean distance, with pixels from 0 to 1, of a synthetic image to the nearest real one; 0 is a copy",
     "coverage": "share of real images with a synthetic one nearby; higher is better, 1 is best",
 }
 MAX_CONFUSED = 30
@@ -40,6 +40,7 @@ def score_content(score: Score, spec: ImageSpec, others: Sequence[Score] = ()) -
         "metric": score.metric,
         "meaning": _meaning(score),
         "to_reach": _to_reach(score, others),
+        "beside": _beside(score),
         "value": value_text(score.mean, score.metric),
         "spread": "one seed" if score.sd is None else f"± {value_text(score.sd, score.metric)} over {score.n} seeds",
         "private": score.touched_private_data,
@@ -66,6 +67,22 @@ def _to_reach(score: Score, others: Sequence[Score]) -> str:
     family, _, variant = score.metric.partition("/")
     found = [other for other in others if other.metric == f"real2real/{variant}"]
     return value_text(found[0].mean, found[0].metric) if found and family == "gen2real" else ""
+
+
+def _beside(score: Score) -> str:
+    """What makes a mean distance readable: the nearest image of all, and how far real images lie from each other."""
+    details = score.details
+    ours, theirs = details.get("quantiles"), details.get("real_to_real_quantiles")
+    if score.metric != "nearest-real" or not isinstance(ours, dict) or not isinstance(theirs, dict):
+        return ""
+    numbers = [details.get("exact_copies"), ours.get("0.0"), theirs.get("0.5"), theirs.get("0.0")]
+    if not all(map(_is_count, numbers)):
+        return ""
+    copies, nearest, usual, least = (f"{number:.4g}" for number in numbers)
+    return (
+        f"Exact copies: {copies}; the nearest synthetic image of all: {nearest}. "
+        f"Median among the real images: {usual}; their nearest pair: {least}."
+    )
 
 
 def value_text(number: float, metric: str) -> str:
