@@ -40,6 +40,12 @@ def scores(tmp_path: Path) -> NoisyScores:
     )  # fmt: skip
 
 
+def test_what_noise_led_beyond_all_or_nothing_says_so(scores: NoisyScores) -> None:
+    for correct, told in ((1.2, True), (-0.1, True), (0.5, False)):
+        noisy = replace(scores, correct=tuple(correct * scores.total for _ in scores.correct))
+        assert all(("cut off" in one.note) == told for one in noisy.accuracies)
+
+
 def test_accuracies_are_noisy_correct_over_noisy_total_by_classifier_and_over_all(scores: NoisyScores) -> None:
     found = {metric: accuracy for metric, accuracy, _ in scores.accuracies}
     assert found == pytest.approx({"gen2real/cnn": 0.80, "gen2real/mlp": 0.605, "gen2real/mean": 0.7025})

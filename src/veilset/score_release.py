@@ -81,6 +81,11 @@ class Accuracy(NamedTuple):
     standard_error: float
     """Of privacy noise and of the choice of test images together."""
 
+    @property
+    def note(self) -> str:
+        """For whoever would take all or nothing for a finding: noisy counts never end there by themselves."""
+        return "cut off: with its noise it lay beyond" if self.accuracy in (0.0, 1.0) else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyScores:

@@ -190,8 +190,9 @@ def _show_scores(scores: list[Score], show: Show) -> None:
 
 
 def _show_bought(bought: NoisyScores, source: Path, show: Show) -> None:
-    for metric, accuracy, error in bought.accuracies:
-        show.say(f"{metric:24} {accuracy:.4f} +- {error:.4f} (noisy: may be shared)")
+    for one in bought.accuracies:
+        notes = "; ".join(filter(None, ("noisy: may be shared", one.note)))
+        show.say(f"{one.metric:24} {one.accuracy:.4f} +- {one.standard_error:.4f} ({notes})")
     show.say(f"test set: {bought.privacy.claim.summary}\nnext: veilset report {source}, which shows them")
     result({"noisy_scores": bought.to_json()}, quiet=show.quiet)
 

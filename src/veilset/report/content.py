@@ -90,13 +90,17 @@ def _noisy_row(scores: NoisyScores) -> dict[str, Any]:
     ]
     return {
         "accuracies": [
-            [metric, f"{100 * accuracy:.2f} %", f"± {100 * error:.2f} %"]
-            for metric, accuracy, error in scores.accuracies
+            [one.metric, _with_note(f"{100 * one.accuracy:.2f} %", one.note), f"± {100 * one.standard_error:.2f} %"]
+            for one in scores.accuracies
         ],
         "settings": settings,
         "stamps": list(claim.stamps),
         "assumptions": list(claim.assumptions),
     }
+
+
+def _with_note(text: str, note: str) -> str:
+    return f"{text} ({note})" if note else text
 
 
 def together(purchases: Sequence[NoisyScores]) -> str:
