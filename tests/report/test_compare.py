@@ -203,6 +203,27 @@ def test_several_runs_at_one_epsilon_are_one_point_with_the_spread_between_them(
     assert curve.points[1].sd == pytest.approx(open_score().sd or 0.0)
 
 
+def test_runs_whose_names_begin_alike_are_not_one_point(copy_of: Copy) -> None:
+    run = compare_runs([copy_of("proven", OPEN).path]).runs[0]
+    common = {"learning_rate": 0.00125, "generator_width": 128, "frequencies": 2000, "latent_size": 64}
+    runs = tuple(replace(run, settings={**common, "steps": steps}) for steps in (5, 5000, 5000))
+    group = replace(compare_runs([run.path]).groups[0], runs=runs)
+    [(_, [panel])] = utility_figures(Comparison(groups=(group,), skipped=()))
+    names = [curve.method for curve in panel.curves]
+    assert ["steps=5," in names[0], "steps=5000," in names[1]] == [True, True]
+    assert len(names) == 2
+    assert all(len(name) <= 40 for name in names)
+
+
+def test_curves_have_names_of_their_own_however_long_settings_are(copy_of: Copy) -> None:
+    run = compare_runs([copy_of("proven", OPEN).path]).runs[0]
+    runs = tuple(replace(run, settings={"public_images": "a/very/long/path/to/images/" + name}) for name in "abc")
+    group = replace(compare_runs([run.path]).groups[0], runs=runs)
+    [(_, [panel])] = utility_figures(Comparison(groups=(group,), skipped=()))
+    assert len({curve.method for curve in panel.curves}) == 3
+    assert all(len(curve.method) <= 40 for curve in panel.curves)
+
+
 def test_one_point_makes_no_figure(copy_of: Copy) -> None:
     assert utility_figures(compare_runs([copy_of("proven", OPEN).path])) == []
 

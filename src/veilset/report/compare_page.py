@@ -17,6 +17,8 @@ from veilset.report.pages import render
 from veilset.report.plots import Curve, Point, UtilityPanel, privacy_utility
 from veilset.report.scores import column_name, value_text
 
+NAME_LENGTH = 40
+"""Of a curve: as many characters as a panel is wide."""
 MARK = b'<meta name="generator" content="veilset compare">'
 """By which an earlier comparison, which may be replaced, is told from any other file."""
 
@@ -139,21 +141,45 @@ def _panel(data: str, column: str, curves: Sequence[Curve]) -> UtilityPanel:
 
 
 def _curves(groups: Iterable[Group], column: str, terms: str) -> list[Curve]:
+    runs = [run for group in groups for run in group.runs if _point(run, column) is not None]
+    names = _curve_names(runs)
     series: dict[tuple[str, str | None], dict[float, list[Point]]] = {}
-    for run in (run for group in groups for run in group.runs):
-        point = _point(run, column)
-        if point is None:
-            continue
-        label = run.method if not run.settings else f"{run.method}, {settings_text(run)}"
-        status = run.claim.published.status if run.claim.published is not None else None
-        places = series.setdefault((label if len(label) <= 44 else f"{label[:43]}…", status), {})
-        places.setdefault(rounded_up(point.x), []).append(point)
+    for run, point in ((run, _point(run, column)) for run in runs):
+        if point is not None:
+            status = run.claim.published.status if run.claim.published is not None else None
+            places = series.setdefault((names[_identity(run)], status), {})
+            places.setdefault(rounded_up(point.x), []).append(point)
     return [
         Curve(
             method=label, points=tuple(_merged(x, points) for x, points in places.items()), terms=terms, status=status
         )
         for (label, status), places in series.items()
     ]
+
+
+def _identity(run: ComparedRun) -> tuple[str, str]:
+    """Runs that are one curve have these in common, to the last setting."""
+    return run.method, settings_text(run)
+
+
+def _curve_names(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], str]:
+    """Short names, different for different settings: what tells the runs of a method apart stands first."""
+    names: dict[tuple[str, str], str] = {}
+    for run in runs:
+        if _identity(run) in names:
+            continue
+        others = [other.settings for other in runs if other.method == run.method]
+        told = sorted(run.settings, key=lambda name: all(name in o and o[name] == run.settings[name] for o in others))
+        label = ", ".join([run.method, *(f"{name}={run.settings[name]}" for name in told)])
+        taken = sum(
+            known == _shortened(label) or known.startswith(f"{_shortened(label, 5)} (") for known in names.values()
+        )
+        names[_identity(run)] = f"{_shortened(label, 5)} ({taken + 1})" if taken else _shortened(label)
+    return names
+
+
+def _shortened(label: str, less: int = 0) -> str:
+    return label if len(label) <= NAME_LENGTH - less else f"{label[: NAME_LENGTH - less - 1]}…"
 
 
 def _point(run: ComparedRun, column: str) -> Point | None:
