@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import re
 from collections.abc import Callable
 from xml.etree import ElementTree
 
@@ -182,3 +183,9 @@ def test_a_figure_of_tasks_has_one_value_for_each(stages: tuple[int, ...]) -> No
     trace = Trace(label="psg", steps=stages, mean=(0.5,) * len(stages))
     with pytest.raises(ConfigError, match="each of 2 tasks"):
         StagePanel(title="mnist", metric="accuracy", terms=TERMS, tasks=("5\n6", "1\n2"), traces=(trace,))
+
+
+def test_epsilons_that_read_alike_are_one_tick() -> None:
+    points = tuple(Point(x=x, mean=0.5, sd=None, basis="proven") for x in (1.0, 9.9994, 10.0))
+    svg = plots.privacy_utility([panel(Curve(method="psg", points=points, terms=TERMS))]).decode()
+    assert len(re.findall(r"<!-- 10 -->", svg)) == 1

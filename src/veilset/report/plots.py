@@ -108,9 +108,9 @@ def _line(
 
 def _log_ticks(axes: Any, xs: Sequence[float]) -> None:
     axes.set_xscale("log")
-    ticks = sorted(set(xs)) if len(set(xs)) <= 6 else None
-    if ticks is not None:
-        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    ticks = {f"{x:.3g}": x for x in sorted(xs)}  # epsilons of 9.9994 and 10 are one tick
+    if len(ticks) <= 6:
+        axes.set_xticks(list(ticks.values()), list(ticks))
         axes.minorticks_off()
 
 
