@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from veilset.cli import app as command_line
+from veilset.cli.order import ORDER
 from veilset.methods.base import all_methods
 from veilset.version import __version__
 
@@ -521,7 +522,7 @@ def test_a_plan_that_is_long_without_a_gpu_says_so(
 
 def test_help_lists_every_command_in_the_order_of_use() -> None:
     found = typer.main.get_command(command_line.app).list_commands(None)
-    assert tuple(found) == command_line.ORDER
+    assert tuple(found) == ORDER
 
 
 def test_a_method_shows_its_presets(cli: Cli) -> None:

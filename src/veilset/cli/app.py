@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from veilset import api, run, sharing
 from veilset.artifact import read_privacy
@@ -50,6 +49,7 @@ from veilset.cli.options import (
     parse_names,
     parse_size,
 )  # fmt: skip
+from veilset.cli.order import InOrder
 from veilset.cli.plans import describe, reading, resumable, stored_plan
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, result, show_error
@@ -64,11 +64,6 @@ from veilset.privacy.claim import shown
 from veilset.run_folder import RunFolder
 from veilset.version import __version__
 
-ORDER = (
-    *("plan", "fit", "sample", "evaluate", "report", "compare", "export", "verify", "budget", "methods"),
-    *("sketch", "synthesize", "continual", "weights"),
-)
-"""Of the commands in the help: that in which people need them."""
 VERIFIED = {"epsilon_renyi": "epsilon by Renyi accounting", "noisy_scores": "noisy scores"}
 """What `verify` calls its findings before people, where that is not their name in the JSON."""
 AllowPublished = Annotated[
@@ -76,20 +71,8 @@ AllowPublished = Annotated[
 ]
 
 
-class _InOrder(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=ORDER.index)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """With paragraphs of one line each: the lines of the source would be broken again at another width."""
-        command = super().get_command(ctx, cmd_name)
-        if command is not None and command.help:
-            command.help = "\n\n".join(" ".join(text.split()) for text in command.help.split("\n\n"))
-        return command
-
-
 app = typer.Typer(
-    cls=_InOrder,
+    cls=InOrder,
     help="Turn a sensitive, labelled image collection into a synthetic one that may be shared.",
     epilog="Start with: veilset plan photos/ --epsilon 1",
     no_args_is_help=True,
