@@ -82,11 +82,16 @@ def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:
     return value
 
 
+def refuse_occupied(path: Path) -> None:
+    """Refuses a folder in which something lies already, and makes none."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
+
+
 def require_empty(path: Path) -> None:
     """Refuses to write where something lies already."""
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
+        refuse_occupied(path)
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise PermissionError("no permission to write")

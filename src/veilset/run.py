@@ -16,7 +16,7 @@ from veilset.artifact import write_release
 from veilset.budget import ChargeTerms, DatasetBudget
 from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError
-from veilset.files import require_empty, require_new_file, write_atomically
+from veilset.files import refuse_occupied, require_empty, require_new_file, write_atomically
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import (
     FitContext,
@@ -109,6 +109,16 @@ def execute(images: Images, plan: Plan, path: Path, **options: Any) -> Model:
     return execute_for(ModelGoal(), images, plan, path, **options)
 
 
+def check_new(path: Path) -> None:
+    """Refuses a folder that a new run cannot be written to, before any image is read for it."""
+    if os.path.isfile(RunFolder(path).plan_path) and not RunFolder(path).finished:
+        raise RunError(
+            "a new or empty output folder", f"{path}, with a run that is not finished",
+            "Go on with it by --resume: what it was charged is lost where it is removed.",
+        )  # fmt: skip
+    refuse_occupied(path)
+
+
 def execute_for(
     goal: Goal[Made, Loaded],
     images: Images,
@@ -129,11 +139,7 @@ def execute_for(
     """
     check_allowed(plan, images, allow_published=allow_published)
     budget = budget_of(images.source)
-    if os.path.isfile(RunFolder(path).plan_path) and not RunFolder(path).finished:
-        raise RunError(
-            "a new or empty output folder", f"{path}, with a run that is not finished",
-            "Go on with it by --resume: what it was charged is lost where it is removed.",
-        )  # fmt: skip
+    check_new(path)
     require_empty(path)
     plan = reserve(plan, _path_of(images))
     if budget is not None and plan.reservation is not None:

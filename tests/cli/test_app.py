@@ -563,3 +563,14 @@ def test_paragraphs_of_the_help_flow_with_the_width_of_the_terminal(
     for line, following in itertools.pairwise(prose):
         # A word that would have fitted was sent to the next line: the width is that of the source.
         assert not (line and following) or len(line) + 1 + len(following.split()[0]) >= 78
+
+
+@pytest.mark.parametrize("verb", ["fit", "sketch"])
+def test_where_a_run_cannot_be_written_no_image_is_read(verb: str, cli: Cli, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a"
+    out.mkdir()
+    (out / "something").touch()
+    code, _, err = cli(verb, photos, "--epsilon", "1", "--out", out)
+    assert code == 2
+    assert "a new or empty output folder" in err
+    assert "reading images" not in err  # a million of them take their time

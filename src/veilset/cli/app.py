@@ -187,6 +187,8 @@ def fit(
         check_agrees(stored, context)
     else:
         check_request(context, get_method(method), method_options(context))
+    if not resume:
+        run.check_new(out)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             source, show, strict=strict, benchmark=benchmark,

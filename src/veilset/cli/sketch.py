@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from veilset import api
+from veilset import api, run
 from veilset.cli.options import (
     Benchmark,
     ClassNames,
@@ -85,6 +85,8 @@ def sketch(
     else:
         check_request(context, get_method("sketch"), settings)
     chosen_device = api.pick_device(device)
+    if not resume:
+        run.check_new(out)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             plain[0], show, strict=strict, benchmark=benchmark,
