@@ -14,14 +14,14 @@ from contract.cases import make_images, tiny_plan
 
 import veilset
 from veilset import run as run_module
-from veilset.budget import DatasetBudget
+from veilset.budget import ChargeTerms, DatasetBudget
 from veilset.data.spec import ImageSet, Source
 from veilset.data.write import write_folder, write_npz
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.methods.plan import Plan
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, Repeated
+from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.gaussian import gaussian_mu
 from veilset.privacy.ledger import ChainedFile, PrivacyLedger
 from veilset.run import execute, reserve, resume
@@ -68,6 +68,21 @@ def test_a_new_budget_is_found_again_with_its_terms(data: Path, vault_home: Path
     assert (status.epsilon_charged, status.runs_settled, status.runs_unsettled) == (0.0, 0, 0)
     assert status.epsilon_left == 4.0
     assert vault_home.is_dir()
+
+
+@pytest.mark.parametrize(
+    "charged", [Gaussian(3.7), Repeated(300, PoissonSampled(0.02, Gaussian(1.5))), Repeated(2, Gaussian(3.7))], ids=str
+)
+def test_what_is_left_can_be_spent_and_a_little_more_cannot(data: Path, charged: Event) -> None:
+    budget = opened(data, epsilon=3.0)
+    terms = ChargeTerms(adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+    budget.reserve(charged, **terms)
+    left = budget.status().epsilon_left
+    assert 3.0 - budget.status().epsilon_charged < left < 3.0
+    with pytest.raises(BudgetExceeded, match=f"about epsilon {left:.3g} at most"):
+        budget.reserve(Gaussian(1 / gaussian_mu(left * 1.01, 1e-5)), **terms)
+    budget.reserve(Gaussian(1 / gaussian_mu(left * 0.999, 1e-5)), **terms)
+    assert budget.status().epsilon_left < 0.2
 
 
 def test_the_account_lies_in_the_vault_and_only_an_id_beside_the_data(data: Path, vault_home: Path) -> None:
@@ -221,7 +236,7 @@ def test_a_damaged_account_is_an_error_and_not_an_empty_budget(data: Path, vault
 SPEND = """
 import sys
 from pathlib import Path
-from veilset.budget import DatasetBudget
+from veilset.budget import ChargeTerms, DatasetBudget
 from veilset.errors import VeilsetError
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Gaussian

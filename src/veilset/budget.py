@@ -22,8 +22,8 @@ from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjace
 from veilset.files import read_json, write_atomically
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import Composed, Event, from_json, to_json
-from veilset.privacy.gaussian import check_target
+from veilset.privacy.events import Composed, Event, Gaussian, from_json, to_json
+from veilset.privacy.gaussian import check_target, gaussian_epsilon, gaussian_mu
 from veilset.privacy.ledger import ChainedFile
 from veilset.privacy.noise import NoiseSource
 
@@ -40,13 +40,11 @@ class BudgetStatus:
     adjacency: Adjacency
     unit: Unit
     epsilon_charged: float
+    epsilon_left: float
+    """The most that one further run may have, if its releases are plain Gaussians; on samples, about that. Epsilons do
+    not add up: two runs of 1 leave more of 3 than 1."""
     runs_settled: int
     runs_unsettled: int
-
-    @property
-    def epsilon_left(self) -> float:
-        """Roughly what a further single run could claim: epsilons do not add exactly, composition is priced anew."""
-        return max(self.epsilon - self.epsilon_charged, 0.0)
 
 
 class ChargeTerms(TypedDict):
@@ -137,7 +135,7 @@ class DatasetBudget:
                 raise BudgetExceeded(
                     f"at most epsilon {self.epsilon:.4g} at delta {self.delta:g} over all runs on this data",
                     f"{before:.4g} already charged, {after:.4g} with this plan",
-                    "Nothing was charged. Plan a smaller epsilon; `veilset budget show` lists what is charged.",
+                    f"Nothing was charged. Plan about epsilon {self._left(file.entries):.3g} at most.",
                 )
             name = secrets.token_hex(8)
             file.append({"reserve": name, "of": to_json(planned), "terms": dict(terms)})
@@ -225,7 +223,10 @@ class DatasetBudget:
         charged = self._charged(entries)
         settled = len({entry["settle"] for entry in entries if "settle" in entry})
         spent = self._price(charged.values())
-        return BudgetStatus(self.epsilon, self.delta, self.adjacency, self.unit, spent, settled, len(charged) - settled)
+        return BudgetStatus(
+            self.epsilon, self.delta, self.adjacency, self.unit, epsilon_charged=spent,
+            epsilon_left=self._left(entries), runs_settled=settled, runs_unsettled=len(charged) - settled,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[ChainedFile]:
@@ -252,6 +253,18 @@ class DatasetBudget:
                 charged[name] = Composed((*before, from_json(entry["of"])))
                 settled.add(name)
         return charged
+
+    def _left(self, entries: list[dict[str, Any]]) -> float:
+        """The epsilon of the largest Gaussian release that can still be paid, to three digits and never too large."""
+        charged = tuple(self._charged(entries).values())
+        if not charged:
+            return self.epsilon
+        low, high = 0.0, gaussian_mu(self.epsilon, self.delta)
+        for _ in range(12):
+            middle = (low + high) / 2
+            fits = self._price((*charged, Gaussian(1 / middle))) <= self.epsilon
+            low, high = (middle, high) if fits else (low, middle)
+        return gaussian_epsilon(low, self.delta) if low else 0.0
 
     def _price(self, events: Iterable[Event]) -> float:
         return price(Composed(tuple(events)), self.delta, self.adjacency).epsilon

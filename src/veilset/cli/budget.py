@@ -41,6 +41,6 @@ def show(source: DataSet) -> None:
     Show(quiet=False).say(
         f"epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged at delta {status.delta:g}, "
         f"{status.adjacency} of one {status.unit}; runs settled: {status.runs_settled}, "
-        f"unsettled: {status.runs_unsettled}"
+        f"unsettled: {status.runs_unsettled}; one further run may have about epsilon {status.epsilon_left:.3g}"
     )
-    result({**status.__dict__, "epsilon_left": status.epsilon_left})
+    result(status.__dict__)
