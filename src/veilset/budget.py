@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 
 from veilset.data.budget_markers import covering_marker, marker_of
 from veilset.data.manifest import is_manifest
-from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
+from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency, UnsupportedEvent
 from veilset.files import read_json, write_atomically
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
@@ -258,16 +259,29 @@ class DatasetBudget:
         """The epsilon of the largest Gaussian release that can still be paid, to three digits and never too large."""
         charged = tuple(self._charged(entries).values())
         if not charged:
-            return self.epsilon
+            return _rounded_down(self.epsilon)
         low, high = 0.0, gaussian_mu(self.epsilon, self.delta)
         for _ in range(12):
             middle = (low + high) / 2
-            fits = self._price((*charged, Gaussian(1 / middle))) <= self.epsilon
+            try:
+                fits = self._price((*charged, Gaussian(1 / middle))) <= self.epsilon
+            except UnsupportedEvent:  # beside samples a huge loss has no price, so it would be refused as well
+                fits = False
             low, high = (middle, high) if fits else (low, middle)
-        return gaussian_epsilon(low, self.delta) if low else 0.0
+        return _rounded_down(gaussian_epsilon(low, self.delta)) if low else 0.0
 
     def _price(self, events: Iterable[Event]) -> float:
         return price(Composed(tuple(events)), self.delta, self.adjacency).epsilon
+
+
+def _rounded_down(epsilon: float) -> float:
+    """Three digits, as people are told it: who plans exactly that must not be refused.
+
+    >>> _rounded_down(2.7556), _rounded_down(9.9999), _rounded_down(0.3)
+    (2.75, 9.99, 0.3)
+    """
+    step = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return float(f"{math.floor(epsilon / step + 1e-9) * step:.3g}")
 
 
 def _resumed(entries: list[dict[str, Any]], name: str) -> list[str]:
