@@ -100,6 +100,22 @@ def test_the_epsilon_that_a_refusal_names_is_not_refused(data: Path, epsilon: fl
     budget.reserve(Gaussian(1 / gaussian_mu(named, 1e-5)), **terms)
 
 
+def test_an_account_is_not_locked_while_a_refusal_looks_for_what_fits(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = opened(data, epsilon=1.0)
+    terms = ChargeTerms(adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+
+    def left(self: DatasetBudget, entries: object) -> float:
+        self.reserve(Gaussian(100.0), **terms)
+        return 1.0
+
+    monkeypatch.setattr("veilset.budget.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(DatasetBudget, "_left", left)
+    with pytest.raises(BudgetExceeded):
+        budget.reserve(Gaussian(0.1), **terms)
+
+
 def test_a_large_budget_with_samples_is_shown_though_not_every_further_run_has_a_price(data: Path) -> None:
     budget = opened(data, epsilon=1000.0)
     budget.reserve(Repeated(10, PoissonSampled(0.01, Gaussian(1.1))), adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)

@@ -132,15 +132,16 @@ class DatasetBudget:
         with self._opened() as file:
             before = self._price(self._charged(file.entries).values())
             after = self._price([*self._charged(file.entries).values(), planned])
-            if after > self.epsilon:
-                raise BudgetExceeded(
-                    f"at most epsilon {self.epsilon:.4g} at delta {self.delta:g} over all runs on this data",
-                    f"{before:.4g} already charged, {after:.4g} with this plan",
-                    f"Nothing was charged. Plan about epsilon {self._left(file.entries):.3g} at most.",
-                )
-            name = secrets.token_hex(8)
-            file.append({"reserve": name, "of": to_json(planned), "terms": dict(terms)})
-        return name
+            if after <= self.epsilon:
+                name = secrets.token_hex(8)
+                file.append({"reserve": name, "of": to_json(planned), "terms": dict(terms)})
+                return name
+        # What fits takes a dozen prices to find, on samples seconds: others may write the account meanwhile.
+        raise BudgetExceeded(
+            f"at most epsilon {self.epsilon:.4g} at delta {self.delta:g} over all runs on this data",
+            f"{before:.4g} already charged, {after:.4g} with this plan",
+            f"Nothing was charged. Plan about epsilon {self._left(file.entries):.3g} at most.",
+        )
 
     def begin(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
         """Marks a reservation as used by a run. A plan file can be copied or edited: each is good for one run."""
