@@ -217,10 +217,11 @@ def test_runs_whose_names_begin_alike_are_not_one_point(copy_of: Copy) -> None:
 
 def test_curves_have_names_of_their_own_however_long_settings_are(copy_of: Copy) -> None:
     run = compare_runs([copy_of("proven", OPEN).path]).runs[0]
-    runs = tuple(replace(run, settings={"public_images": "a/very/long/path/to/images/" + name}) for name in "abc")
+    places = ("images/of/pets/a12/one", "images/of/pets/a12/two", "images/of/pets/b12/one", "images/of/pets/b12/two")
+    runs = tuple(replace(run, method="dpaf", settings={"public_images": place}) for place in places)
     group = replace(compare_runs([run.path]).groups[0], runs=runs)
     [(_, [panel])] = utility_figures(Comparison(groups=(group,), skipped=()))
-    assert len({curve.method for curve in panel.curves}) == 3
+    assert len({curve.method for curve in panel.curves}) == 4
     assert all(len(curve.method) <= 40 for curve in panel.curves)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import statistics
 from collections.abc import Iterable, Sequence
@@ -171,10 +172,9 @@ def _curve_names(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], str]:
         others = [other.settings for other in runs if other.method == run.method]
         told = sorted(run.settings, key=lambda name: all(name in o and o[name] == run.settings[name] for o in others))
         label = ", ".join([run.method, *(f"{name}={run.settings[name]}" for name in told)])
-        taken = sum(
-            known == _shortened(label) or known.startswith(f"{_shortened(label, 5)} (") for known in names.values()
-        )
-        names[_identity(run)] = f"{_shortened(label, 5)} ({taken + 1})" if taken else _shortened(label)
+        numbered = (f"{_shortened(label, 5)} ({number})" for number in itertools.count(2))
+        free = (name for name in itertools.chain([_shortened(label)], numbered) if name not in names.values())
+        names[_identity(run)] = next(free)
     return names
 
 
