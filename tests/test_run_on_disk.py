@@ -135,6 +135,15 @@ def test_a_run_begun_in_memory_goes_on_from_disk_where_every_id_counts(photos: P
     assert resume(disk, tmp_path / "run").claim.epsilon is not None
 
 
+@pytest.mark.parametrize("ids", [np.arange(12) / 2, np.arange(3)], ids=["no names", "too few"])
+def test_ids_on_disk_are_refused_before_anything_is_spent_like_those_in_memory(tmp_path: Path, ids: np.ndarray) -> None:
+    source = tmp_path / "photos.npz"
+    np.savez(source, x=np.zeros((12, 8, 8), dtype=np.uint8), y=np.arange(12) % 2, id=ids)
+    for read in (veilset.load, on_disk):
+        with pytest.raises(DataError, match="ids"):
+            read(source)
+
+
 def stops_after_hashing(message: str, done: int, total: int) -> None:
     if not message.startswith("hashing"):
         raise KeyboardInterrupt

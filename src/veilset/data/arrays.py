@@ -82,6 +82,7 @@ class ArrayCollection:
             return None
         target = self._target()
         labels, names = self._labels()
+        self._check_ids(chunks)
         return LazyImages(
             spec=self._spec(target, names),
             records=len(self),
@@ -93,6 +94,12 @@ class ArrayCollection:
             check_unchanged=chunks.check_unchanged,
             source=self.options.source,
         )
+
+    def _check_ids(self, chunks: Chunks) -> None:
+        """Now: when they are hashed, a run has begun and its budget is charged."""
+        ids = _names(self.options.ids, chunks.ids, "ids")
+        if ids is not None:
+            check_lengths(len(self), (("ids", range(sum(1 for _ in ids))),))
 
     def _user_numbers(self, chunks: Chunks) -> np.ndarray | None:
         users = _names(self.options.users, chunks.users, "users")
