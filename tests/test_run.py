@@ -343,6 +343,24 @@ def test_a_run_that_lost_the_hash_of_its_records_is_not_resumed(images: ImageSet
     assert RunFolder(tmp_path / "run").count_training_images(images) == len(images)
 
 
+def test_a_run_that_released_something_and_lost_all_hashes_is_not_resumed(tmp_path: Path) -> None:
+    """Otherwise it could go on with other records, in other shards, and a record would be paid for once."""
+    images = make_images((20, 10))
+    begun = replace(images, ids=tuple(f"a{number}" for number in range(len(images))))
+    with pytest.raises(RuntimeError):
+        execute(begun, tiny_plan(begun, "gs-wgan"), tmp_path / "run", progress=_fails_after_two_steps)
+    for name in (RECORDS, FINGERPRINTS):
+        (tmp_path / "run" / "vault" / name).unlink()
+    renamed = replace(begun, ids=tuple(f"b{number}" for number in range(len(images))))
+    with pytest.raises(RunError, match="a hash of this run's records"):
+        resume(renamed, tmp_path / "run")
+
+
+def _fails_after_two_steps(message: str, done: int, total: int) -> None:
+    if done >= 2 and not message.startswith("hashing"):
+        raise RuntimeError
+
+
 def _fails_after_hashing(message: str, done: int, total: int) -> None:
     if not message.startswith("hashing"):
         raise RuntimeError

@@ -217,7 +217,7 @@ class RunFolder:
         Raises: RunError where one was added, removed or moved since, or has another picture, label, id or user.
         """
         kept = self._hashes(RECORDS)
-        if kept is None and (self.vault / FINGERPRINTS).is_file():  # which is written after it
+        if kept is None and ((self.vault / FINGERPRINTS).is_file() or self._charged):  # both come after it
             todo = "Restore it from a backup, or begin a new run; an earlier version of Veilset kept none."
             raise RunError(f"a hash of this run's records in vault/{RECORDS}", "none", todo)
         if kept is None:
@@ -232,6 +232,11 @@ class RunFolder:
             f"others; of the images {added:,} added, {removed:,} removed since",
             "Put the collection back as it was, or begin a new run; what was charged stays charged.",
         )
+
+    @property
+    def _charged(self) -> bool:
+        """Whether anything may have been released; the chain itself is checked when the ledger is resumed."""
+        return self.ledger_path.is_file() and b'{"charge": ' in self.ledger_path.read_bytes()
 
     def count_training_images(self, images: Images) -> int | None:
         """How many of `images` this run was fitted on, pixel by pixel; None for a run that kept no hashes of them."""
