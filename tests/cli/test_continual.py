@@ -234,6 +234,18 @@ def test_a_resumed_course_is_not_measured_otherwise(
     assert "found " + other[0].strip("-").replace("-", "_") in err
 
 
+def test_test_images_that_were_refused_are_not_what_a_course_was_begun_with(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    test, words = some_photos(tmp_path / "test", 1), ["continual", photos, "--out", tmp_path / "a"]
+    code, _, err = cli(*words, "--epsilon", "1", *TINY, *TASKS, *JUDGES, "--test", photos, "--test-benchmark", "mine")
+    assert code == 2
+    assert "among the training images" in err
+    code, out, err = cli(*words, "--resume", *JUDGES, "--test", test)
+    assert code == 0, err
+    assert len(json.loads(out)["scores"]) == 2
+
+
 def test_judges_without_anything_to_judge_by_are_refused(
     cli: Cli, photos: Path, tmp_path: Path, interrupts: Interrupts
 ) -> None:

@@ -20,7 +20,7 @@ from veilset.courses.folder import CourseFolder
 from veilset.courses.release import StageScore, write_course_release
 from veilset.data import KNOWN_NAMES
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ConfigError, MissingExtra
+from veilset.errors import ConfigError, MissingExtra, PrivacyError
 from veilset.evaluate import Score, gen2real, released2real
 from veilset.evaluate.matching import check_shapes
 from veilset.evaluate.utility import check_choices
@@ -81,7 +81,11 @@ def score_course(
     test = test.of_classes(course.partition.class_names)
     runs = [folder.task(number) for number in range(1, len(course.partition.tasks) + 1)]
     for run, task in zip(runs, course.partition.tasks, strict=True):
-        check_public(run, test)
+        try:
+            check_public(run, test)
+        except PrivacyError:
+            _forget_asked(folder)
+            raise
         for text in overlap_warnings(run, test.of_classes(task.classes), judged=True):
             warn(text)
     for run in runs:
@@ -106,6 +110,12 @@ def asked_before(folder: CourseFolder) -> dict[str, Any]:
     """What its stages are measured by: place and benchmark of the test images, and judges; empty if by nothing yet."""
     path = folder.vault / SCORES
     return dict(read_json(path, "scores of a course")["asked"]) if path.is_file() else {}
+
+
+def _forget_asked(folder: CourseFolder) -> None:
+    """After a refusal: a resume that insisted on these test images would be refused for ever."""
+    if not kept_scores(folder):
+        (folder.vault / SCORES).unlink(missing_ok=True)
 
 
 def _asked(test: Source, judges: Judges) -> dict[str, Any]:
