@@ -117,6 +117,10 @@ def test_a_distance_to_real_images_is_shown_beside_what_lies_between_real_ones()
         assert part in text
 
 
+def test_copies_are_counted_to_the_last_one():
+    assert "Exact copies: 12,345;" in score("nearest-real", (0.0,), **{**DISTANCES, "exact_copies": 12_345})["beside"]
+
+
 @pytest.mark.parametrize("broken", [{"quantiles": "/home/ann"}, {"exact_copies": "x"}, {"real_to_real_quantiles": {}}])
 def test_distances_that_are_none_are_not_shown(broken):
     assert score("nearest-real", (8.28,), **{**DISTANCES, **broken})["beside"] == ""

@@ -78,9 +78,9 @@ def _beside(score: Score) -> str:
     numbers = [details.get("exact_copies"), ours.get("0.0"), theirs.get("0.5"), theirs.get("0.0")]
     if not all(map(_is_count, numbers)):
         return ""
-    copies, nearest, usual, least = (f"{number:.4g}" for number in numbers)
+    nearest, usual, least = (f"{number:.4g}" for number in numbers[1:])
     return (
-        f"Exact copies: {copies}; the nearest synthetic image of all: {nearest}. "
+        f"Exact copies: {numbers[0]:,}; the nearest synthetic image of all: {nearest}. "
         f"Median among the real images: {usual}; their nearest pair: {least}."
     )
 
