@@ -97,3 +97,9 @@ def test_a_group_that_is_too_large_is_refused_with_the_largest_that_is_not() -> 
     with pytest.raises(ConfigError, match=r"group from 1 to 60\n.*found 61: a sample of 610 images is expected"):
         Ndpdc().terms(NdpdcConfig(group=61), facts)
     assert Ndpdc().terms(NdpdcConfig(group=60), facts).rate == 1
+
+
+def test_its_claim_speaks_of_features_and_of_samples_only_where_not_everybody_is_in_them() -> None:
+    batches, rows, *_ = Ndpdc.assumptions
+    assert "features" in rows
+    assert batches.endswith("unless every record is in them")

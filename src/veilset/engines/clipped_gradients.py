@@ -25,10 +25,10 @@ from veilset.privacy.release import Door
 from veilset.privacy.sampling import Draw, poisson_draw
 
 ASSUMPTIONS = (
-    "batches are Poisson samples that stay secret",
-    "a record's gradient depends neither on the other records of its batch nor on its place among them",
+    "batches are Poisson samples that stay secret, unless every record is in them",
+    "a record's gradient or features depend neither on the other records of its batch nor on its place among them",
 )
-"""Of the claim of every method that releases clipped gradients; the sensitivity search tests the second."""
+"""Of the claim of every method that releases sums over samples; the sensitivity search tests the second."""
 
 RECORDS_AT_ONCE = {"cpu": 8, "cuda": 512}
 """At most. Their activations and gradients fit the cache of a CPU; a GPU takes most samples whole, as it waits for the
