@@ -188,6 +188,12 @@ def test_devices_are_picked_by_name(images: ImageSet) -> None:
     assert pick_device(torch.device("cpu")) == torch.device("cpu")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_not_advised() -> None:
+    with pytest.raises(ConfigError, match=r"'cuda': no GPU was found\n  Use cpu or auto\."):
+        pick_device("cuda")
+
+
 @pytest.mark.parametrize("device", ["toaster", "cuda:99", ""])
 def test_a_device_that_is_not_there_is_our_error(images: ImageSet, device: str) -> None:
     with pytest.raises(VeilsetError, match="device"):

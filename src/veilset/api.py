@@ -136,8 +136,10 @@ def pick_device(device: torch.device | str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
-        found = str(error).splitlines()[0]
-        raise ConfigError("a device torch can use", f"{device!r}: {found}", "Use cpu, cuda or auto.") from error
+        gpu = torch.cuda.is_available()
+        found = str(error).splitlines()[0] if gpu or not str(device).startswith("cuda") else "no GPU was found"
+        todo = "Use cpu, cuda or auto." if gpu else "Use cpu or auto."
+        raise ConfigError("a device torch can use", f"{device!r}: {found}", todo) from error
 
 
 def as_choice(kind: type[Adjacency] | type[Unit], value: str, name: str) -> Any:
