@@ -113,6 +113,15 @@ def test_a_delta_near_one_over_the_size_warns_and_one_above_it_is_refused() -> N
         planned(delta=1e-4, declared_size=20_000)
 
 
+@pytest.mark.parametrize(("size", "usable"), [(150, "0.0001"), (20_000, "1e-06"), (60_000, "1e-06")])
+def test_a_delta_that_is_too_large_is_told_one_that_is_not(size: int, usable: str) -> None:
+    (warning,) = planned(delta=0.5 / size, declared_size=size, epsilon=100.0).warnings
+    assert f"--delta {usable}" in warning
+    with pytest.raises(ConfigError, match=rf"Use --delta {usable} or a smaller one\."):
+        planned(delta=1 / size, declared_size=size)
+    assert not any("delta" in text for text in planned(delta=float(usable), declared_size=size).warnings)
+
+
 def test_user_level_plans_keep_the_cap_and_expect_less() -> None:
     record, user = planned(), planned(unit="user", images_per_user=4)
     assert (user.facts.unit, user.facts.rows_per_user) == (Unit.USER, 4)

@@ -213,7 +213,8 @@ def _check_sizes(facts: PublicFacts, delta: float, *, capped: bool) -> None:
         raise ConfigError(
             f"a delta below 1 / declared size = {1 / facts.declared_size:.2g}",
             f"{delta:g}",
-            "At this delta publishing one record outright would be allowed. Use a smaller delta.",
+            "At this delta publishing one record outright would be allowed. "
+            f"Use --delta {_usable_delta(facts.declared_size):g} or a smaller one.",
         )
     if (facts.rows_per_user or 0) > MAX_ROWS_PER_USER:
         raise ConfigError(
@@ -231,6 +232,11 @@ def _check_sizes(facts: PublicFacts, delta: float, *, capped: bool) -> None:
         raise ConfigError(
             "a declared whole cap of images per user", f"{facts.rows_per_user}", "Pass --images-per-user."
         )
+
+
+def _usable_delta(declared_size: int) -> float:
+    """A power of ten, below a tenth of 1 / declared size."""
+    return float(10.0 ** -(len(str(declared_size)) + 1))
 
 
 def _noise_multiplier(
@@ -257,7 +263,8 @@ def _warnings(
     if delta * facts.declared_size > 0.1:
         warnings.append(
             f"delta x declared size is {delta * facts.declared_size:.2g}: delta should be well below 1 / number of "
-            "records, or a release that exposes a few of them would still satisfy the claim."
+            "records, or a release that exposes a few of them would still satisfy the claim. "
+            f"Use --delta {_usable_delta(facts.declared_size):g} or a smaller one."
         )
     if forecast.signal_to_noise < HOPELESS and accounting != "none":
         warnings.append(
