@@ -94,7 +94,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 
 def test_a_group_that_is_too_large_is_refused_with_the_largest_that_is_not() -> None:
     facts = PublicFacts(spec=MNIST, declared_size=600, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
-    with pytest.raises(ConfigError, match=r"group from 1 to 60\n.*found 61: a sample of 610 images is expected"):
+    with pytest.raises(ConfigError, match=r"found 610 \(10 times --group 61\)\n.*--group from 1 to 60"):
         Ndpdc().terms(NdpdcConfig(group=61), facts)
     assert Ndpdc().terms(NdpdcConfig(group=60), facts).rate == 1
 

@@ -71,12 +71,15 @@ class GradientTerms:
 
     def __post_init__(self) -> None:
         if not 1 <= self.expected_batch <= self.declared_size:
-            most = self.declared_size // self.option_times
-            so_large = f"a sample of {self.expected_batch:,} images is expected, of {self.declared_size:,} declared"
+            most, name = self.declared_size // self.option_times, f"--{self.option.replace('_', '-')}"
+            given = f" ({self.option_times:,} times {name} {self.expected_batch // self.option_times:,})"
+            # A larger sample saves little: nearly everybody is in it.
+            smaller = f"Use {name} from 1 to {most}, for example {name} {max(1, most // 3)}."
             raise ConfigError(
-                f"{self.option} from 1 to {most:,}" if most else f"at least {self.option_times:,} declared images",
-                f"{self.expected_batch // self.option_times:,}: {so_large}",
-                f"Use a smaller {self.option}." if most else "Declare more images, or use another method.",
+                f"a sample of 1 to {self.declared_size:,} images on average, as the declared size is "
+                f"{self.declared_size:,}",
+                f"{self.expected_batch:,}{given if self.option_times > 1 else ''}",
+                smaller if most else "Declare more images, or use another method.",
             )
 
     @property
