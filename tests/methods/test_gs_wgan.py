@@ -477,10 +477,10 @@ def test_critics_that_do_not_fit_stop_a_run_before_anything_is_charged(
 def test_what_is_released_is_said_in_one_sentence() -> None:
     plan = veilset.plan(MNIST, method="gs-wgan", epsilon=1.0, declared_size=60_000)
     assert plan.forecast.released == (
-        "3000 times a noisy sum over 1000 critics of 4608 bounded numbers; adding or removing one record moves it "
+        "3,000 times a noisy sum over 1,000 critics of 4,608 bounded numbers; adding or removing one record moves it "
         "by at most 2"
     )
-    assert published().forecast.released.startswith("20000 times what one of 1000 critics wants of 32 images")
+    assert published().forecast.released.startswith("20,000 times what one of 1,000 critics wants of 32 images")
 
 
 def test_more_noise_means_less_signal() -> None:

@@ -231,10 +231,10 @@ def _sentence(config: TeachingSettings, facts: PublicFacts, numbers: int) -> str
     if config.in_turn:
         whose = "the answers of at most two critics" if replaced else "the answers of its own critic alone"
         return (
-            f"{config.steps} times what one of {config.shards} critics wants of {config.images_per_step} images, with "
-            f"noise; {change} {whose}, by at most 2 clip norms an image"
+            f"{config.steps:,} times what one of {config.shards:,} critics wants of {config.images_per_step} images, "
+            f"with noise; {change} {whose}, by at most 2 clip norms an image"
         )
     return (
-        f"{config.steps} times a noisy sum over {config.shards} critics of {numbers} bounded numbers; {change} it by "
-        f"at most {_sensitivity(facts):g}"
+        f"{config.steps:,} times a noisy sum over {config.shards:,} critics of {numbers:,} bounded numbers; {change} "
+        f"it by at most {_sensitivity(facts):g}"
     )
