@@ -20,7 +20,7 @@ from veilset.artifact import read_release, update_manifest
 from veilset.budget import DatasetBudget
 from veilset.data.spec import Source
 from veilset.data.write import write_folder
-from veilset.dp_scores import PURCHASES, RESERVED, reserve_scores
+from veilset.dp_scores import reserve_scores
 from veilset.errors import (
     ArtifactError,
     BudgetExceeded,
@@ -42,7 +42,7 @@ from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.run import execute
 from veilset.run_folder import FINGERPRINTS, USER_FINGERPRINTS, RunFolder
-from veilset.score_plan import ScorePlan
+from veilset.score_plan import PURCHASES, RESERVED, ScorePlan
 from veilset.score_release import NoisyScores, scores_bytes
 from veilset.scoring import Request, score_run
 from veilset.sharing import export, verify

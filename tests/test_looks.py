@@ -13,13 +13,14 @@ from purchases import QUIET, REQUEST, buy, charged, fix_classifiers, held_out, w
 
 from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet, Source
-from veilset.dp_scores import PURCHASES, RESERVED, reserve_scores
+from veilset.dp_scores import reserve_scores
 from veilset.errors import ConfigError, PrivacyError
 from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
 from veilset.looks import LOOKS
 from veilset.model import Model
 from veilset.run import execute
 from veilset.run_folder import RunFolder
+from veilset.score_plan import PURCHASES, RESERVED
 from veilset.scoring import Request, score_run
 
 
@@ -163,3 +164,20 @@ def test_the_note_is_for_the_owner_alone_and_grows_only(run: RunFolder, test_fol
     look(run, held_out(test_folder))
     assert (run.vault / LOOKS).read_bytes().startswith(first)
     assert (run.vault / LOOKS).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_refusal_speaks_of_a_charge_only_where_there_is_one(run: RunFolder, test_folder: Path) -> None:
+    with_budget(test_folder)
+    look(run, held_out(test_folder))
+    with pytest.raises(PrivacyError) as caught:
+        buy(run, held_out(test_folder))
+    assert "charged" not in caught.value.todo
+
+
+def test_a_refusal_says_that_what_was_reserved_stays_charged(run: RunFolder, test_folder: Path) -> None:
+    with_budget(test_folder)
+    reserve_scores(run, Source(path=str(test_folder)), 4.0, before_fit=True)
+    look(run, held_out(test_folder))
+    with pytest.raises(PrivacyError) as caught:
+        buy(run, held_out(test_folder))
+    assert "What was reserved stays charged." in caught.value.todo

@@ -13,12 +13,13 @@ from purchases import buy, charged, fix_classifiers, held_out, with_budget, writ
 from veilset import budget as accounts
 from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet, Source
-from veilset.dp_scores import PURCHASES, RESERVED, reserve_scores
+from veilset.dp_scores import reserve_scores
 from veilset.errors import BudgetExceeded, LedgerError, RunError
 from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
 from veilset.model import Model
 from veilset.privacy.ledger import ChainedFile
 from veilset.run_folder import RunFolder
+from veilset.score_plan import PURCHASES, RESERVED
 
 
 @pytest.fixture(autouse=True)

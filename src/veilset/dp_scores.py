@@ -33,7 +33,7 @@ from veilset.privacy.release import Door
 from veilset.run import budget_of, untracked
 from veilset.run_folder import RunFolder
 from veilset.score_checks import check_allowed
-from veilset.score_plan import ScorePlan
+from veilset.score_plan import PURCHASES, RESERVED, ScorePlan
 from veilset.score_release import (
     ASSUMPTIONS,
     SCORES,
@@ -46,8 +46,6 @@ from veilset.score_release import (
 from veilset.scoring import Request, Warn
 from veilset.sharing import verify
 
-PURCHASES = "dp-scores"
-RESERVED = "reserved.json"
 LOCK = "lock"
 LARGE_NOISE = 0.02
 """Standard deviation of an accuracy's privacy noise above which the purchase warns."""

@@ -18,6 +18,7 @@ from veilset.files import sync_folder
 from veilset.report.vault import read_scores
 from veilset.run import budget_of
 from veilset.run_folder import RunFolder
+from veilset.score_plan import PURCHASES, RESERVED
 
 LOOKS = "exact-scores.jsonl"
 """Append-only: a line for each exact evaluation on private images."""
@@ -53,9 +54,11 @@ def refuse_after_a_look(folder: RunFolder, test: Source) -> None:
     noted = (folder.vault / LOOKS).exists() or any(score.touched_private_data for score in read_scores(folder.vault))
     budget = budget_of(test)
     if noted or (budget is not None and budget.looks):
+        reserved = (folder.vault / PURCHASES / RESERVED).is_file()
         raise PrivacyError(
             "noisy scores that are bought before exact ones are seen",
             "exact scores of this run on private images" if noted else "exact scores of another run on this test set",
             "What to publish would be chosen by looking. Buy first, measure afterwards; here it is too late. Take "
-            "another run, and test images on which nothing was measured. What was reserved stays charged.",
+            "another run, and test images on which nothing was measured."
+            + (" What was reserved stays charged." if reserved else ""),
         )

@@ -11,6 +11,10 @@ from veilset.files import read_json
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Gaussian
 
+PURCHASES = "dp-scores"
+RESERVED = "reserved.json"
+"""In the vault's folder of purchases: the one that waits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScorePlan:
