@@ -51,6 +51,14 @@ def test_other_formats_are_refused_even_if_called_png(tmp_path: Path, format: st
         read_header(write_image(tmp_path / "a.png", pattern(), format))
 
 
+def test_a_file_that_is_no_image_is_refused_in_one_short_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"no image")
+    with pytest.raises(DataError) as caught:
+        read_header(path)
+    assert caught.value.found == f"{path}: neither PNG nor JPEG"
+
+
 def test_bilevel_becomes_0_and_255(tmp_path: Path) -> None:
     bits = pattern() > 60
     assert (decode(saved(tmp_path / "a.png", Image.fromarray(bits)), GREY)[0] == bits * 255).all()

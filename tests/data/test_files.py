@@ -72,6 +72,12 @@ def test_unreadable_file_becomes_a_null_record(tmp_path: Path, monkeypatch: pyte
     assert load(tmp_path).valid.tolist() == [True, False]
 
 
+def test_a_warning_names_a_file_once(tmp_path: Path) -> None:
+    class_folder(tmp_path, names=("cat",))
+    (tmp_path / "cat" / "1.png").write_bytes(b"no image")
+    assert load(tmp_path).warnings == ("cat/1.png: kept as an empty record (neither PNG nor JPEG)",)
+
+
 def test_other_size_and_other_mode_name_the_first_offender(tmp_path: Path) -> None:
     class_folder(tmp_path)
     write_image(tmp_path / "dog" / "1.png", pattern(9, 8))

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from veilset.data.fitting import Header, Target, fit_image
 from veilset.data.untrusted import untrusted
@@ -78,8 +78,11 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     with untrusted("a PNG or JPEG image", str(path), _TODO):
         if not path.is_file():  # a pipe or a device would block for ever
             raise DataError("a PNG or JPEG image", f"{path} is missing or not a regular file", _TODO)
-        with path.open("rb") as file, Image.open(file, formats=("PNG", "JPEG")) as image:
-            yield image
+        try:
+            with path.open("rb") as file, Image.open(file, formats=("PNG", "JPEG")) as image:
+                yield image
+        except UnidentifiedImageError as error:  # whose text is about an object of Python
+            raise DataError("a PNG or JPEG image", f"{path}: neither PNG nor JPEG", _TODO) from error
 
 
 def header_of(image: Image.Image, name: str) -> Header:

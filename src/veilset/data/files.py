@@ -141,7 +141,8 @@ class FileCollection:
     def _note(self, entry: Entry, error: DataError) -> None:
         if self.options.strict:
             raise error
-        self.notes.add(entry.id, f"{entry.id}: kept as an empty record ({error.found})")
+        why = error.found.removeprefix(f"{entry.path}: ")
+        self.notes.add(entry.id, f"{entry.id}: kept as an empty record ({why})")
 
     def _note_repeated_ids(self) -> None:
         for warning in repeated_ids_warning(self.entries.repeated_ids()):
