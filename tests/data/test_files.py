@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veilset.data import files, inspect, load
+from veilset.data import files, inspect, load, stream
 from veilset.errors import ConfigError, DataError
 
 from .helpers import class_folder, image_bytes, pattern, write_image
@@ -101,4 +101,10 @@ def test_progress_counts_up_to_all_images(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(files, "GROUP", 3)
     calls: list[tuple[int, int]] = []
     load(class_folder(tmp_path), progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(3, 4), (4, 4)] * 2, "first the headers, then the pixels"
+    assert calls == [(3, 4), (3, 4), (4, 4)], "first the headers, then the pixels, which come to an end alone"
+
+
+def test_progress_comes_to_an_end_where_headers_are_all_that_is_read(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    stream(class_folder(tmp_path), in_memory=0, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(4, 4)]

@@ -117,7 +117,8 @@ class FileCollection:
         done = 0
         for found in self._read_ahead(_attempt_headers, GROUP):
             done += len(found)
-            self.options.report(done, len(self))
+            if done < len(self):  # the pixels are next, and the end is reached once
+                self.options.report(done, len(self))
             for entry, header in found:
                 if isinstance(header, Header):
                     yield entry.id, header

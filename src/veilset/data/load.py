@@ -92,6 +92,8 @@ def stream(source: Any, *, in_memory: int = IN_MEMORY, **options: Any) -> ImageS
     collection = _collection(source, **options)
     images = collection.stream()
     if images is not None and len(images) * images.spec.num_values > in_memory:
+        if (progress := options.get("progress")) is not None:
+            progress(len(images), len(images))  # no pixels are read now
         return images
     return collection.read()
 
