@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -86,6 +87,15 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {name}"
     return f"{seconds:.0f} s"
+
+
+def command(*words: object) -> str:
+    """A command of ours to copy into a shell.
+
+    >>> command("report", "my run")
+    "veilset report 'my run'"
+    """
+    return shlex.join(["veilset", *map(str, words)])
 
 
 def _pace(seconds: float, done: int, total: int) -> str:

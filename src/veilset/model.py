@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
+from shlex import quote
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +127,9 @@ def from_pretrained(path: str | Path) -> Model:
     config = parse_json(files["config.json"], "config.json")
     if "model.safetensors" not in files:
         raise ArtifactError(
-            "a model", "a sketch, from which one can be made", f"Run `veilset synthesize {path} --out run` first."
+            "a model",
+            "a sketch, from which one can be made",
+            f"Run `veilset synthesize {quote(str(path))} --out run` first.",
         )
     if config.get("kind") == "classifier":
         raise ArtifactError(

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def photos(tmp_path: Path) -> Path:
 def fitted(cli: Cli, photos: Path, out: Path, *more: str) -> None:
     code, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", out, *TINY, *more)
     assert code == 0, err
+
+
+def test_a_command_that_is_advised_can_be_copied_where_a_path_has_spaces(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+    _, _, err = cli("fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", run, *TINY)
+    assert shlex.split(err.partition("next: ")[2]) == ["veilset", "report", str(run)]
 
 
 def test_the_way_of_the_readme_works_from_folder_to_verified_export(cli: Cli, photos: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ from veilset.cli.options import (
 from veilset.cli.order import InOrder
 from veilset.cli.plans import describe, reading, resumable, stored_plan
 from veilset.cli.sketch import sketch, synthesize
-from veilset.console import Show, result, show_error
+from veilset.console import Show, command, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
 from veilset.dp_scores import check_cap
@@ -208,7 +208,7 @@ def fit(
             if dp_scores is not None:
                 check_cap(chosen.facts)
             model = run.execute(images, chosen, out, prepare=reserved, **common)
-    show.say(f"{model.claim.summary}\nlook at {out / 'release' / 'samples.png'}; next: veilset report {out}")
+    show.say(f"{model.claim.summary}\nlook at {out / 'release' / 'samples.png'}; next: {command('report', out)}")
     result({"run": str(out), "method": model.method, "claim": model.claim.to_json()}, quiet=quiet)
 
 

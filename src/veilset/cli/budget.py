@@ -9,7 +9,7 @@ import typer
 
 from veilset.budget import DatasetBudget
 from veilset.cli.options import Delta, Neighbours, UnitOf
-from veilset.console import Show, result
+from veilset.console import Show, command, result
 from veilset.errors import ConfigError
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import shown
@@ -36,7 +36,9 @@ def show(source: DataSet) -> None:
     """Show what is charged and what is left."""
     budget = DatasetBudget.find(source)
     if budget is None:
-        raise ConfigError(f"a budget for {source}", "none", f"Make one: veilset budget init {source} --epsilon 3")
+        raise ConfigError(
+            f"a budget for {source}", "none", f"Make one: {command('budget', 'init', source, '--epsilon', 3)}"
+        )
     status = budget.status()
     Show(quiet=False).say(
         f"epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged at delta {status.delta:g}, "

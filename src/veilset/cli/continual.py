@@ -31,7 +31,7 @@ from veilset.cli.options import (
     typed,
 )
 from veilset.cli.plans import check_begun, reading, resumable
-from veilset.console import Show, duration, result
+from veilset.console import Show, command, duration, result
 from veilset.courses.course import SPLITS, Course, course_for
 from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
@@ -200,7 +200,8 @@ def _tell(learned: LearnedCourse, out: Path, show: Show) -> None:
         note = "touched private data: do not publish" if score.touched_private_data else "public benchmark"
         classes = len(learned.course.partition.seen(stage))
         show.say(f"after task {stage}  {classes:3} classes  accuracy {score.mean:.4f}{spread} ({note})")
-    show.say(f"{learned.claim.summary}\nread {out / 'release' / 'README.md'}; next: veilset export {out} --out shared")
+    following = command("export", out, "--out", "shared")
+    show.say(f"{learned.claim.summary}\nread {out / 'release' / 'README.md'}; next: {following}")
     result(
         {
             "course": str(out),

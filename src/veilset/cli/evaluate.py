@@ -24,7 +24,7 @@ from veilset.cli.options import (
     parse_size,
     read_images,
 )
-from veilset.console import Show, result
+from veilset.console import Show, command, result
 from veilset.data import KNOWN_NAMES, ImageSet, inspect
 from veilset.data.spec import ImageSpec, Source
 from veilset.dp_scores import buy_scores, check_reserved, reserve_scores
@@ -193,7 +193,7 @@ def _show_bought(bought: NoisyScores, source: Path, show: Show) -> None:
     for one in bought.accuracies:
         notes = "; ".join(filter(None, ("noisy: may be shared", one.note)))
         show.say(f"{one.metric:24} {one.accuracy:.4f} +- {one.standard_error:.4f} ({notes})")
-    show.say(f"test set: {bought.privacy.claim.summary}\nnext: veilset report {source}, which shows them")
+    show.say(f"test set: {bought.privacy.claim.summary}\nnext: {command('report', source)}, which shows them")
     result({"noisy_scores": bought.to_json()}, quiet=show.quiet)
 
 

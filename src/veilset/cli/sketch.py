@@ -34,7 +34,7 @@ from veilset.cli.options import (
     typed,
 )
 from veilset.cli.plans import describe, reading, resumable, stored_plan
-from veilset.console import Show, result
+from veilset.console import Show, command, result
 from veilset.data import Images
 from veilset.errors import ConfigError
 from veilset.merging import merge
@@ -135,9 +135,10 @@ def synthesize(
     wrote = f"{out}, its claim in {claim_beside(out)}" if per_class is not None else f"{out}"
     show.say(f"{claim.summary}\nwrote {wrote}; nothing was charged")
     if features_out is not None:
-        show.say(f"next: veilset sketch IMAGES --after {source} --features {features_out} --epsilon E --out NEW")
+        further = ("--after", source, "--features", features_out, "--epsilon", "E", "--out", "NEW")
+        show.say(f"next: {command('sketch', 'IMAGES', *further)}")
     elif per_class is None:
-        show.say(f"look at {out / 'release' / 'samples.png'}; next: veilset report {out}")
+        show.say(f"look at {out / 'release' / 'samples.png'}; next: {command('report', out)}")
     result({"out": str(out), "claim": claim.to_json()}, quiet=quiet)
 
 
@@ -173,5 +174,6 @@ def _merge(context: typer.Context, paths: list[Path], options: dict[str, str], o
 
 
 def _tell(made: SketchRelease, out: Path, show: Show) -> None:
-    show.say(f"{made.claim.summary}\nread {out / 'release' / 'README.md'}; next: veilset synthesize {out} --out run")
+    following = command("synthesize", out, "--out", "run")
+    show.say(f"{made.claim.summary}\nread {out / 'release' / 'README.md'}; next: {following}")
     result({"sketch": str(out), "method": made.method, "claim": made.claim.to_json()}, quiet=show.quiet)
