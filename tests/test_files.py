@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from veilset.errors import RunError
-from veilset.files import read_json, require_empty, require_new_file, write_atomically
+from veilset.files import check_makeable, read_json, require_empty, require_new_file, write_atomically
 
 
 def test_a_write_replaces_the_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -89,6 +89,19 @@ def test_require_empty_refuses_what_lies_there_and_touches_nothing(tmp_path: Pat
     with pytest.raises(RunError):
         require_empty(tmp_path / "file" / "below")
     assert (tmp_path / "full" / ".hidden").read_text() == "x"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_beforehand_and_none_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    check_makeable(tmp_path / "new" / "deep")
+    with pytest.raises(RunError, match="file is no folder"):
+        check_makeable(tmp_path / "file" / "below")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(RunError, match="may not be written to"):
+        check_makeable(tmp_path / "new" / "deep")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_file_that_exists_or_cannot_be_made_is_refused_beforehand(tmp_path: Path) -> None:

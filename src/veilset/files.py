@@ -88,6 +88,14 @@ def refuse_occupied(path: Path) -> None:
         raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
 
 
+def check_makeable(path: Path) -> None:
+    """Refuses a folder that could not be made, or written to, and makes none."""
+    nearest = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
+    wrong = "may not be written to" if os.path.isdir(nearest) else "is no folder"
+    if not (os.path.isdir(nearest) and os.access(nearest, os.W_OK)):
+        raise RunError(f"to create {path}", f"{nearest} {wrong}", "Choose a folder you may write to.")
+
+
 def require_empty(path: Path) -> None:
     """Refuses to write where something lies already."""
     try:

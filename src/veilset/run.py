@@ -16,7 +16,7 @@ from veilset.artifact import write_release
 from veilset.budget import ChargeTerms, DatasetBudget
 from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError
-from veilset.files import refuse_occupied, require_empty, require_new_file, write_atomically
+from veilset.files import check_makeable, refuse_occupied, require_new_file, write_atomically
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import (
     FitContext,
@@ -117,6 +117,7 @@ def check_new(path: Path) -> None:
             "Go on with it by --resume: what it was charged is lost where it is removed.",
         )  # fmt: skip
     refuse_occupied(path)
+    check_makeable(path)
 
 
 def execute_for(
@@ -139,8 +140,7 @@ def execute_for(
     """
     check_allowed(plan, images, allow_published=allow_published)
     budget = budget_of(images.source)
-    check_new(path)
-    require_empty(path)
+    check_new(path)  # and makes no folder, which a refusal of the budget would leave behind
     plan = reserve(plan, _path_of(images))
     if budget is not None and plan.reservation is not None:
         budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)), **_charge_terms(plan))

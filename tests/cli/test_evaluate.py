@@ -247,6 +247,16 @@ def test_noisy_scores_can_be_reserved_with_the_fit(cli: Cli, photos: Path, held_
     assert (after["runs_settled"], after["runs_unsettled"]) == (1, 0)
 
 
+def test_a_fit_whose_noisy_scores_exceed_their_budget_leaves_nothing(
+    cli: Cli, photos: Path, held_out: Path, tmp_path: Path
+) -> None:
+    cli("budget", "init", held_out, "--epsilon", "1")
+    words = ["fit", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "run", *TINY]
+    code, _, err = cli(*words, "--dp-scores", "2", "--test", held_out)
+    assert (code, "BudgetExceeded" in err) == (2, True)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("budget", [True, False])
 def test_a_resumed_fit_keeps_the_noisy_scores_it_reserved_and_refuses_others(
     budget: bool, cli: Cli, photos: Path, held_out: Path, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from veilset.console import Show, command, result
 from veilset.data import KNOWN_NAMES, ImageSet, inspect
 from veilset.data.spec import ImageSpec, Source
 from veilset.dp_scores import buy_scores, check_reserved, reserve_scores
-from veilset.errors import ConfigError
+from veilset.errors import ConfigError, VeilsetError
 from veilset.evaluate.fidelity import METRICS
 from veilset.evaluate.inception import convert_inception
 from veilset.evaluate.presets import PRESETS, get_preset
@@ -217,7 +218,12 @@ def scores_to_reserve(
     source, price = images, epsilon
 
     def reserve(folder: RunFolder) -> None:
-        reserve_scores(folder, source, price, before_fit=True)
+        try:
+            reserve_scores(folder, source, price, before_fit=True)
+        except VeilsetError:  # the fit has not begun: a folder without a ledger could not be resumed
+            shutil.rmtree(folder.vault)
+            folder.path.rmdir()
+            raise
 
     return reserve
 
