@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from veilset.data import ImageSet, ImageSpec, check_writable, load, write_folder, write_npz
+from veilset.data import ImageSet, ImageSpec, check_writable, is_archive, load, write_folder, write_images, write_npz
 from veilset.errors import ConfigError, DataError, VeilsetError
 
 from .helpers import small_images
@@ -108,3 +108,19 @@ def test_what_could_not_be_written_is_known_before_there_are_images(tmp_path: Pa
     check_writable(tmp_path / "new.npz", archive=True)
     check_writable(tmp_path / "new" / "folder", archive=False)
     assert [path.name for path in tmp_path.iterdir()] == ["used.npz"]
+
+
+@pytest.mark.parametrize("name", ["z.zip", "z.tar.gz", "z.TGZ", "z.npy"])
+def test_a_name_of_another_kind_of_archive_is_refused_instead_of_making_a_folder_of_it(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"found {name}\n.*ends in \.npz"):
+        is_archive(tmp_path / name)
+    with pytest.raises(ConfigError):
+        write_images(synthetic(), tmp_path / name)
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_archive_is_told_by_its_name_in_large_letters_too(tmp_path: Path) -> None:
+    write_images(synthetic(), tmp_path / "A.NPZ")
+    assert load(tmp_path / "A.NPZ").spec == synthetic().spec

@@ -12,10 +12,20 @@ from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, DataError
 from veilset.files import require_new_file
 
+OTHER_ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar", ".npy")
+"""Ends of names that nobody would give a folder."""
+
 
 def is_archive(out: Path) -> bool:
-    """Whether images written to ``out`` become one file, by its name."""
-    return out.suffix == ".npz"
+    """Whether images written to ``out`` become one file, by its name.
+
+    Raises: ConfigError for the name of another kind of archive.
+    """
+    if out.suffix.lower() in OTHER_ARCHIVES:
+        raise ConfigError(
+            "a folder, or a name that ends in .npz", out.name, "Use one that ends in .npz, or pack the folder yourself."
+        )
+    return out.suffix.lower() == ".npz"
 
 
 def write_images(images: ImageSet, out: Path, progress: Progress | None = None) -> None:
