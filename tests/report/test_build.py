@@ -317,3 +317,9 @@ def test_confusion_of_private_images_goes_from_the_evaluation_to_the_owners_page
     for path in run.release.iterdir():
         assert b'class="confusion"' not in path.read_bytes()
         assert b'"confusion"' not in path.read_bytes()
+
+
+def test_no_page_shows_backticks(copy_of):
+    for page in write_reports(copy_of()):
+        assert "<code>veilset budget init</code>" in text_of(page)
+        assert "`" not in text_of(page)

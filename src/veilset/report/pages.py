@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from veilset.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent
 
@@ -27,4 +31,12 @@ def render(template: str, content: dict[str, Any]) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["as_code"] = as_code
     return environment.get_template(template).render(content).encode(errors="replace")
+
+
+def as_code(text: str) -> Markup:
+    """Text, escaped, with what stands between backticks set as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
