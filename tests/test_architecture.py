@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("artifact", "score_release", "sketch_file", "nets", "data", "budget", "card", "sketch_card"),
     ("privacy",),
     ("files", "randomness", "compilation"),
-    ("errors", "version"),
+    ("errors", "version", "wording"),
 )
 """From top to bottom. A module may import its own layer and any below; `veilset/__init__.py` gathers public names."""
 RANK = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}

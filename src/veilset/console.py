@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from veilset.errors import VeilsetError
+from veilset.wording import duration
 
 PLAIN_EVERY = 5.0
 """Seconds between lines of progress where stderr is not a terminal."""
@@ -75,18 +76,6 @@ class Show:
         if done == total or now - shown > PLAIN_EVERY:
             self.say(f"{message}: {done}/{total}{_pace(now - started, done, total)}")
             self._plain = (doing, started, now)
-
-
-def duration(seconds: float) -> str:
-    """In the unit that people would use.
-
-    >>> duration(90), duration(1000), duration(745_051)
-    ('90 s', '17 minutes', '9 days')
-    """
-    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{seconds:.0f} s"
 
 
 def command(*words: object) -> str:

@@ -147,7 +147,7 @@ def test_scores_cost_device_and_changed_settings_are_shown(copy_of: Copy, tmp_pa
         '{"time": 1.0, "event": "started", "device": "cpu"}\n{"time": 9, "event": "finished", "seconds": 7.25}\n'
     )
     page = page_of(compare_runs([run.path]), tmp_path / "out.html")
-    for text in ("91.30 %", "± 0.07 %", "61.83 %", "7.25 s", "<td>cpu</td>", "frequencies=20", "steps=5"):
+    for text in ("91.30 %", "± 0.07 %", "61.83 %", "<td>7 s</td>", "<td>cpu</td>", "frequencies=20", "steps=5"):
         assert text in page, text
     assert "hidden_size" not in page
 

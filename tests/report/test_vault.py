@@ -66,3 +66,11 @@ def test_a_warning_of_many_scores_is_said_once_and_a_mean_says_nothing_again():
     mean = score("mean", classifiers={}, notes=["gen2real/a: too few"])
     assert _score_warnings([*singles, mean]) == ["gen2real/a and 3 others: too few"]
     assert _score_warnings(singles[:2]) == ["gen2real/a, gen2real/b: too few"]
+
+
+def test_times_that_are_no_numbers_are_left_out(copy_of):
+    run = copy_of(scores=())
+    (run.vault / "log.jsonl").write_text(
+        '{"event": "finished", "seconds": 0.04}\n{"event": "other", "seconds": "<b>"}\n'
+    )
+    assert owner_content(run, []).seconds == [["training", "under 1 s"]]

@@ -31,7 +31,7 @@ from veilset.cli.options import (
     typed,
 )
 from veilset.cli.plans import check_begun, reading, resumable
-from veilset.console import Show, command, duration, result
+from veilset.console import Show, command, result
 from veilset.courses.course import SPLITS, Course, course_for
 from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
@@ -40,6 +40,7 @@ from veilset.data import KNOWN_NAMES, ImageSpec
 from veilset.errors import ConfigError
 from veilset.methods.base import get_mechanism, make_config
 from veilset.privacy.bounds import Adjacency, Unit
+from veilset.wording import duration
 
 TASKS = (
     f'Classes of each task, e.g. "cat,dog;bird,fish". {" and ".join(SPLITS)} have the order of SplitMNIST: five of two.'

@@ -12,11 +12,12 @@ import typer
 
 from veilset import api
 from veilset.cli.options import parse_names, parse_size, typed
-from veilset.console import Show, duration, show_error
+from veilset.console import Show, show_error
 from veilset.errors import ConfigError, RunError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import shown
 from veilset.run_folder import READING, RunFolder
+from veilset.wording import duration
 
 LONG_ON_A_CPU = 86_400
 """Seconds on two cores beyond which a plan is not for them."""

@@ -17,6 +17,7 @@ from veilset.report.compare import ComparedRun, Comparison, Group, rounded_up
 from veilset.report.pages import render
 from veilset.report.plots import Curve, Point, UtilityPanel, privacy_utility
 from veilset.report.scores import column_name, value_text
+from veilset.wording import time_taken
 
 NAME_LENGTH = 40
 """Of a curve: as many characters as a panel is wide."""
@@ -108,7 +109,7 @@ def score_cell(run: ComparedRun, column: str) -> dict[str, Any] | None:
 
 
 def cost_text(run: ComparedRun) -> str:
-    return "not known" if run.seconds is None else f"{run.seconds:.4g} s"
+    return "not known" if run.seconds is None else time_taken(run.seconds)
 
 
 def settings_text(run: ComparedRun) -> str:

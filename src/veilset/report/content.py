@@ -90,7 +90,11 @@ def _noisy_row(scores: NoisyScores) -> dict[str, Any]:
     ]
     return {
         "accuracies": [
-            [one.metric, _with_note(f"{100 * one.accuracy:.2f} %", one.note), f"± {100 * one.standard_error:.2f} %"]
+            [
+                one.metric,
+                _with_note(f"{100 * one.accuracy:.2f} %", one.note),
+                f"± {100 * one.standard_error:.3g} points",
+            ]
             for one in scores.accuracies
         ],
         "settings": settings,
@@ -201,7 +205,7 @@ def _settings(config: dict[str, Any], spec: ImageSpec) -> list[list[str]]:
         ["Images", f"{spec.height} × {spec.width}, {'grey' if spec.channels == 1 else 'RGB'}"],
         ["Declared size", f"about {size:,} images" if isinstance(size, int) else f"{size}"],
         ["Accounting", str(config.get("accounting"))],
-        ["Target epsilon", "none" if target is None else f"{target}"],
+        ["Target epsilon", f"{target:g}" if isinstance(target, int | float) else "none"],
         ["Seed of all but the noise", str(config.get("seed"))],
         ["Veilset", str(config.get("veilset"))],
     ]

@@ -14,6 +14,7 @@ from veilset.evaluate.scores import Score
 from veilset.methods.plan import Plan
 from veilset.report.history import history_figure
 from veilset.run_folder import HISTORY, RunFolder
+from veilset.wording import time_taken
 
 LOG_LINES = 100
 """The newest lines of the log that the page shows; warnings and seconds are collected from all of them."""
@@ -133,10 +134,14 @@ def _clock(seconds: Any) -> str:
 
 
 def _seconds(lines: Sequence[dict[str, Any]], scores: Sequence[Score]) -> list[list[str]]:
-    logged = [(str(line.get("event", "")), line["seconds"]) for line in lines if "seconds" in line]
-    scored = [(score.metric, score.details["seconds"]) for score in scores if "seconds" in score.details]
+    logged = [(str(line.get("event", "")), line.get("seconds")) for line in lines]
+    scored = [(score.metric, score.details.get("seconds")) for score in scores]
     names = {"finished": "training"}
-    return [[names.get(name, name), f"{value} s"] for name, value in (*logged, *scored)]
+    return [
+        [names.get(name, name), time_taken(value)]
+        for name, value in (*logged, *scored)
+        if isinstance(value, int | float)
+    ]
 
 
 def _score_warnings(scores: Sequence[Score]) -> list[str]:

@@ -1,0 +1,20 @@
+"""Numbers in the words of people."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """In the unit that people would use.
+
+    >>> duration(90), duration(1000), duration(745_051)
+    ('90 s', '17 minutes', '9 days')
+    """
+    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def time_taken(seconds: float) -> str:
+    """A duration that was measured: no work takes no time."""
+    return duration(seconds) if seconds >= 1 else "under 1 s"
