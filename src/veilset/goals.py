@@ -27,6 +27,9 @@ from veilset.run_folder import RunFolder
 from veilset.sketch_file import FILE, sketch_bytes
 from veilset.version import __version__
 
+COLUMNS = 10
+"""Of the sample picture."""
+
 
 class HasPrivacy(Protocol):
     """What a finished run is read back as."""
@@ -149,13 +152,15 @@ def model_config(plan: Plan) -> dict[str, Any]:
 def model_files(config: dict[str, Any], spec: ImageSpec, module: nn.Module, privacy: Privacy) -> dict[str, bytes]:
     """The files every released model has."""
     picture = Model(Path(), get_method(config["method"]), spec, module.cpu(), privacy)
-    shown = picture.sample(10 * min(spec.num_classes, 20), mix=_first_classes(spec.class_names))
+    # Of a small set, each image once.
+    of_a_class = COLUMNS if picture.size is None else min(COLUMNS, picture.size // spec.num_classes)
+    shown = picture.sample(of_a_class * min(spec.num_classes, 20), mix=_first_classes(spec.class_names))
     return {
         "config.json": json.dumps(config, indent=1).encode(),
         "model.safetensors": model_bytes(module),
         "privacy.json": privacy_bytes(privacy),
         "README.md": model_card(config, privacy.claim).encode(),
-        "samples.png": sample_grid(shown),
+        "samples.png": sample_grid(shown, columns=COLUMNS),
     }
 
 

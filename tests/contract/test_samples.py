@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from devices import DEVICES
+from PIL import Image
 
 from veilset.model import from_pretrained
 
@@ -45,3 +47,14 @@ def test_sampling_changes_nothing_in_the_model(method: str, finished_runs: dict[
     after = model._module.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not model._module.training
+
+
+@pytest.mark.parametrize("method", ["psg", "ndpdc"])
+def test_the_picture_of_a_set_shows_each_of_its_images_once(method: str, finished_runs: dict[str, Path]) -> None:
+    model = from_pretrained(finished_runs[method])
+    assert model.size is not None
+    picture = np.asarray(Image.open(finished_runs[method] / "release" / "samples.png"))
+    rows = picture.reshape(model.spec.num_classes, -1, 10, picture.shape[1] // 10).transpose(0, 2, 1, 3)
+    filled = [[tile for tile in row if (tile != 128).any()] for row in rows]
+    assert [len(row) for row in filled] == [min(10, model.size // model.spec.num_classes)] * model.spec.num_classes
+    assert all(len({tile.tobytes() for tile in row}) == len(row) for row in filled)

@@ -36,14 +36,14 @@ def test_a_grid_has_one_row_for_each_class_that_occurs(height: int, width: int, 
     assert found.shape[:2] == (2 * (height * factor + 2), 3 * (width * factor + 2))
 
 
-def test_tiles_are_the_first_images_of_each_class_in_order() -> None:
+def test_tiles_are_the_first_images_of_each_class_in_order_and_grey_where_there_is_none() -> None:
     images = make_images(counts=(3, 2))
     found = opened(sample_grid(images, columns=4)).reshape(2, 58, 4, 58)
     for label in range(2):
         mine = images.pixels[images.labels == label]
         for column in range(4):
             tile = found[label, 1:57:7, column, 1:57:7]
-            expected = mine[column, 0].numpy() if column < len(mine) else np.zeros((8, 8))
+            expected = mine[column, 0].numpy() if column < len(mine) else np.full((8, 8), 128)
             assert np.array_equal(tile, expected), (label, column)
 
 

@@ -12,12 +12,13 @@ from veilset.data.spec import ImageSet
 
 MIN_SIDE = 56
 """Small images are enlarged by whole factors to at least this many pixels, so that they can be looked at."""
+FRAME = 128
 
 
 def sample_grid(images: ImageSet, *, columns: int = 10) -> bytes:
     """A PNG with one row per class that occurs, its first `columns` images in order."""
     classes = images.labels.unique().tolist()
-    blank = torch.zeros(images.spec.shape, dtype=torch.uint8)
+    blank = torch.full(images.spec.shape, FRAME, dtype=torch.uint8)  # black could be an image
     rows = []
     for label in classes:
         picked = list(images.pixels[images.labels == label][:columns])
@@ -28,7 +29,7 @@ def sample_grid(images: ImageSet, *, columns: int = 10) -> bytes:
 def _framed(tile: Tensor) -> Tensor:
     factor = max(1, -(-MIN_SIDE // max(tile.shape[1:])))
     large = tile.repeat_interleave(factor, dim=1).repeat_interleave(factor, dim=2)
-    return torch.nn.functional.pad(large, (1, 1, 1, 1), value=128)
+    return torch.nn.functional.pad(large, (1, 1, 1, 1), value=FRAME)
 
 
 def to_png(pixels: Tensor) -> bytes:
