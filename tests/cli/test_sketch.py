@@ -210,3 +210,9 @@ def test_a_further_round_is_resumed_after_its_own_sketch_with_its_own_networks(
     code, _, err = cli("sketch", photos, "--out", first, "--resume", "--after", other)
     assert code == 2
     assert "others for --after" in err
+
+
+def test_the_help_calls_its_argument_images(cli: Cli) -> None:
+    _, out, _ = cli("sketch", "--help")
+    assert "IMAGES" in out
+    assert "words" not in out.lower()

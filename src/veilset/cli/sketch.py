@@ -47,7 +47,12 @@ from veilset.sketching import SketchGoal, execute_sketch, resume_sketch
 from veilset.synthesis import claim_beside, synthesize_images
 from veilset.synthesis import synthesize as make_model
 
-Words = Annotated[list[str], typer.Argument(help="Images as for `veilset fit`; or: merge, then two or more sketches.")]
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="IMAGES", help="As for `veilset fit`. Or merge and two or more sketches: that takes --out alone."
+    ),
+]
 
 
 def sketch(
