@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from report.conftest import fitted, open_score, secret_score
-from report.test_build import Tags
+from report.test_build import Tags, bought
 from veilset.errors import ConfigError, RunError
 from veilset.evaluate.scores import Score
 from veilset.report.compare import Comparison, Group, compare_runs, rounded_up
@@ -160,6 +160,24 @@ def test_an_exported_release_is_compared_without_scores_and_cost(copy_of: Copy, 
     export(copy_of("proven").path, tmp_path / "shared")
     comparison = compare_runs([tmp_path / "shared"])
     assert (comparison.runs[0].scores, comparison.runs[0].seconds, comparison.private) == ((), None, False)
+
+
+def test_noisy_scores_are_compared_too_with_their_error_and_may_be_shared(copy_of: Copy, tmp_path: Path) -> None:
+    run = copy_of("proven", ())
+    (first,), (second,) = (bought(run, epsilon).accuracies for epsilon in (4.0, 5.0))
+    export(run.path, tmp_path / "shared")
+    comparison = compare_runs([tmp_path / "shared"])
+    assert comparison.groups[0].columns == [
+        "gen2real/gaussian-nb (noisy)",
+        "gen2real/gaussian-nb (noisy, purchase 2)",
+    ]
+    assert not comparison.private
+    page = page_of(comparison, tmp_path / "out.html")
+    for one in (first, second):
+        assert f"<b>{100 * one.accuracy:.2f} %</b> ± {100 * one.standard_error:.3g} points" in page
+    assert "Noisy scores may be shared" in page
+    (listed,) = comparison.to_json()["groups"][0]["runs"]
+    assert [score["accuracy"] for score in listed["noisy_scores"]] == [first.accuracy, second.accuracy]
 
 
 def test_an_earlier_comparison_is_replaced_and_nothing_else(copy_of: Copy, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from veilset.methods.base import get_method, make_config
 from veilset.model import from_pretrained, release_folder
 from veilset.privacy.claim import Claim, shown
 from veilset.report.content import flattened
-from veilset.report.scores import column_name
+from veilset.report.scores import column_name, noisy_columns
 from veilset.report.vault import read_log, read_scores, training_cost
 from veilset.run_folder import RunFolder
-from veilset.score_release import told_by_scores
+from veilset.score_release import SCORES, NoisyScores, read_noisy_scores, told_by_scores
 from veilset.sharing import verify
 
 Basis = Literal["proven", "published", "none"]
@@ -46,6 +46,8 @@ class ComparedRun:
     data: str
     class_names: tuple[str, ...]
     scores: tuple[Score, ...] = ()
+    noisy: tuple[NoisyScores, ...] = ()
+    """Purchases, which may be shared."""
     seconds: float | None = None
     """Training time over all its sittings; None where the vault is not at hand."""
     device: str | None = None
@@ -105,7 +107,8 @@ class Group:
     @property
     def columns(self) -> list[str]:
         """Every metric that one of the runs has, in order of appearance."""
-        return list(dict.fromkeys(column_name(score) for run in self.runs for score in run.scores))
+        exact = [column_name(score) for run in self.runs for score in run.scores]
+        return list(dict.fromkeys([*exact, *(name for run in self.runs for name in noisy_columns(run.noisy))]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +201,7 @@ def _finished(path: Path, release: Path, vault: Path) -> ComparedRun:
         data=f"{name}, {kind}, {model.spec.num_classes} classes ({_first(model.spec.class_names)})",
         class_names=model.spec.class_names,
         scores=tuple(read_scores(vault)),
+        noisy=tuple(read_noisy_scores(files[SCORES])) if SCORES in files else (),
         seconds=seconds,
         device=device,
         picture=files.get("samples.png"),
@@ -264,6 +268,7 @@ def _run_json(run: ComparedRun) -> dict[str, Any]:
         "accounting": run.accounting,
         "settings": run.settings,
         "scores": [score.to_json() for score in run.scores],
+        "noisy_scores": [one._asdict() for bought in run.noisy for one in bought.accuracies],
         "seconds": run.seconds,
         "device": run.device,
         "private": run.private,

@@ -16,7 +16,7 @@ from veilset.privacy.claim import shown
 from veilset.report.compare import ComparedRun, Comparison, Group, rounded_up
 from veilset.report.pages import render
 from veilset.report.plots import Curve, Point, UtilityPanel, privacy_utility
-from veilset.report.scores import column_name, value_text
+from veilset.report.scores import column_name, noisy_columns, noisy_text, value_text
 from veilset.wording import time_taken
 
 NAME_LENGTH = 40
@@ -50,6 +50,7 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
     """Everything the template shows, in its order."""
     return {
         "private": comparison.private,
+        "noisy": any(run.noisy for run in comparison.runs),
         "told": comparison.told,
         "count": len(comparison.runs),
         "groups": [_group(group) for group in comparison.groups],
@@ -105,7 +106,10 @@ def score_cell(run: ComparedRun, column: str) -> dict[str, Any] | None:
                 "n": score.n,
                 "private": score.touched_private_data,
             }
-    return None
+    if (bought := noisy_columns(run.noisy).get(column)) is None:
+        return None
+    value, spread = noisy_text(bought[0])
+    return {"value": value, "spread": spread, "n": bought[1], "private": False}
 
 
 def cost_text(run: ComparedRun) -> str:

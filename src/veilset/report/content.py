@@ -16,7 +16,7 @@ from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.ledger import LedgerRecord
 from veilset.report.charts import attack_curve
-from veilset.report.scores import score_content
+from veilset.report.scores import noisy_text, score_content
 from veilset.score_release import NoisyScores, told_by_scores
 
 WEAK_ABOVE = 10.0
@@ -89,22 +89,11 @@ def _noisy_row(scores: NoisyScores) -> dict[str, Any]:
         ["Cost reserved", "before the model was fitted" if scores.reserved_before_fit else "before the evaluation"],
     ]
     return {
-        "accuracies": [
-            [
-                one.metric,
-                _with_note(f"{100 * one.accuracy:.2f} %", one.note),
-                f"± {100 * one.standard_error:.3g} points",
-            ]
-            for one in scores.accuracies
-        ],
+        "accuracies": [[one.metric, *noisy_text(one)] for one in scores.accuracies],
         "settings": settings,
         "stamps": list(claim.stamps),
         "assumptions": list(claim.assumptions),
     }
-
-
-def _with_note(text: str, note: str) -> str:
-    return f"{text} ({note})" if note else text
 
 
 def together(purchases: Sequence[NoisyScores]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from veilset.data.spec import ImageSpec
 from veilset.evaluate.scores import Score
+from veilset.score_release import Accuracy, NoisyScores
 
 MEANING = {
     "gen2real": "accuracy on real images of a classifier that saw synthetic ones only",
@@ -91,6 +92,22 @@ def value_text(number: float, metric: str) -> str:
     ('86.03 %', '61.34')
     """
     return f"{100 * number:.2f} %" if metric.partition("/")[0] in MEANING else f"{number:.4g}"
+
+
+def noisy_text(score: Accuracy) -> tuple[str, str]:
+    """An accuracy that was bought, and its error: in points, as a per cent of it would be another number."""
+    value = value_text(score.accuracy, score.metric)
+    return f"{value} ({score.note})" if score.note else value, f"± {100 * score.standard_error:.3g} points"
+
+
+def noisy_columns(purchases: Sequence[NoisyScores]) -> dict[str, tuple[Accuracy, int]]:
+    """Accuracies that were bought and their numbers of seeds, by the column they may stand in. None is left out: the
+    better of two purchases would be chosen by looking."""
+    columns: dict[str, tuple[Accuracy, int]] = {}
+    for number, bought in enumerate(purchases, start=1):
+        notes = ", ".join(filter(None, ("noisy", bought.preset, f"purchase {number}" if number > 1 else "")))
+        columns |= {f"{one.metric} ({notes})": (one, len(bought.seeds)) for one in bought.accuracies}
+    return columns
 
 
 def column_name(score: Score) -> str:
