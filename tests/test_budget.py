@@ -273,7 +273,7 @@ def test_a_damaged_account_is_an_error_and_not_an_empty_budget(data: Path, vault
 SPEND = """
 import sys
 from pathlib import Path
-from veilset.budget import ChargeTerms, DatasetBudget
+from veilset.budget import DatasetBudget
 from veilset.errors import VeilsetError
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Gaussian

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from veilset.errors import RunError
-from veilset.files import check_makeable, read_json, require_empty, require_new_file, write_atomically
+from veilset.files import check_makeable, read_json, refuse_occupied, require_empty, require_new_file, write_atomically
 
 
 def test_a_write_replaces_the_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -115,3 +115,14 @@ def test_a_file_that_exists_or_cannot_be_made_is_refused_beforehand(tmp_path: Pa
             require_new_file(tmp_path / name)
     require_new_file(tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_looked_into_is_refused_like_one_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(RunError, match="Permission denied"):
+        refuse_occupied(tmp_path)

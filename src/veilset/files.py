@@ -84,8 +84,9 @@ def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:
 
 def refuse_occupied(path: Path) -> None:
     """Refuses a folder in which something lies already, and makes none."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
+    with _creating(path):
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
 
 
 def check_makeable(path: Path) -> None:
@@ -98,11 +99,17 @@ def check_makeable(path: Path) -> None:
 
 def require_empty(path: Path) -> None:
     """Refuses to write where something lies already."""
-    try:
-        refuse_occupied(path)
+    refuse_occupied(path)
+    with _creating(path):
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise PermissionError("no permission to write")
+
+
+@contextlib.contextmanager
+def _creating(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise RunError(
             f"to create {path}", f"{error.strerror or error}", "Choose a folder you may write to."

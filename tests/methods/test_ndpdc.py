@@ -71,16 +71,17 @@ def test_matching_brings_the_mean_features_of_a_class_to_their_targets() -> None
 
 
 @pytest.mark.parametrize("multiplies", [True, False])
+@pytest.mark.parametrize(("batch", "width"), [(8, 128), (64, 32)])
 def test_a_record_has_the_same_features_at_every_place_of_a_batch(
-    monkeypatch: pytest.MonkeyPatch, multiplies: bool
+    monkeypatch: pytest.MonkeyPatch, multiplies: bool, batch: int, width: int
 ) -> None:
     monkeypatch.setattr(half_precision, "multiplies_bfloat16", lambda: multiplies)
-    network = ConvNet(MNIST, named_generator(0, "network"), width=32).requires_grad_(False)
-    images = torch.rand(64, *MNIST.shape, generator=named_generator(0, "images"))
-    others = torch.rand(64, *MNIST.shape, generator=named_generator(1, "images"))
+    network = ConvNet(MNIST, named_generator(0, "network"), width=width).requires_grad_(False)
+    images = torch.rand(batch, *MNIST.shape, generator=named_generator(0, "images"))
+    others = torch.rand(batch, *MNIST.shape, generator=named_generator(1, "images"))
     expected = features_of(network, images)
     assert expected.dtype is torch.float32
-    for shift in (1, 17, 63):
+    for shift in (1, batch // 2, batch - 1):
         assert torch.equal(features_of(network, images.roll(shift, 0)), expected.roll(shift, 0))
         others[shift] = images[0]
         assert torch.equal(features_of(network, others)[shift], expected[0])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from veilset.data.spec import ImageSpec
+from veilset.evaluate.copies import MAX_REFERENCES
 from veilset.evaluate.scores import Score
 from veilset.score_release import Accuracy, NoisyScores
 
@@ -82,7 +83,7 @@ def _beside(score: Score) -> str:
     nearest, usual, least = (f"{number:.4g}" for number in numbers[1:])
     return (
         f"Exact copies: {numbers[0]:,}; the nearest synthetic image of all: {nearest}. "
-        f"Median among the real images: {usual}; their nearest pair: {least}."
+        f"Real images, each to the nearest other one: median {usual}, least {least} (of {MAX_REFERENCES:,} at most)."
     )
 
 
