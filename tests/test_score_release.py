@@ -27,7 +27,7 @@ def privacy(folder: Path, event: Event, adjacency: Adjacency = Adjacency.ADD_REM
     ledger.charge(event)
     ledger.close()
     ledger.unlock()
-    claim = Claim.from_ledger(ledger, assumptions=ASSUMPTIONS, published=None, stamps=())
+    claim = Claim.from_parts([[ledger]], assumptions=ASSUMPTIONS, published=None, stamps=())
     return Privacy.of_run(claim, ledger.lines())
 
 

@@ -33,7 +33,7 @@ def rewritten(release: Path, change: Callable[[Entry], Entry | None], **config: 
             head = after
     settings = {**json.loads((release / "config.json").read_bytes()), **config}
     assumptions = get_method(settings["method"]).assumptions
-    claim = Claim.from_ledger(LedgerRecord(read_chain(lines)), assumptions=assumptions, published=None, stamps=())
+    claim = Claim.from_parts([[LedgerRecord(read_chain(lines))]], assumptions=assumptions, published=None, stamps=())
     (release / "privacy.json").write_text(json.dumps({"claim": claim.to_json(), "ledger": lines}))
     (release / "config.json").write_text(json.dumps(settings))
     (release / "README.md").write_text(model_card(settings, claim))
@@ -45,6 +45,25 @@ def test_a_ledger_without_some_releases_of_its_plan_is_not_believed(tmp_path: Pa
     execute(images, tiny_plan(images, "dpaf"), tmp_path / "run")
     rewritten(tmp_path / "run" / "release", lambda entry: None if "charge" in entry else entry)
     with pytest.raises(ArtifactError, match="all releases of its plan"):
+        verify(tmp_path / "run")
+
+
+@pytest.mark.parametrize("pair", [(0.001, 0.01), (1e-9, 0.2)], ids=str)
+def test_a_claim_of_less_at_a_larger_delta_than_its_ledger_costs_is_not_believed(
+    tmp_path: Path, pair: tuple[float, float]
+) -> None:
+    images = make_images()
+    execute(images, tiny_plan(images, "psg", epsilon=20.0), tmp_path / "run")
+    path = tmp_path / "run" / "release" / "privacy.json"
+    value = json.loads(path.read_bytes())
+    assert len(value["claim"]["further"]) > 1
+    verify(tmp_path / "run")
+    value["claim"]["further"][-1] = pair
+    path.write_text(json.dumps(value))
+    config = json.loads((path.parent / "config.json").read_bytes())
+    (path.parent / "README.md").write_text(model_card(config, Claim.from_json(value["claim"])))
+    update_manifest(path.parent)
+    with pytest.raises(ArtifactError, match=f"epsilon at delta {pair[1]:g} of at least"):
         verify(tmp_path / "run")
 
 

@@ -23,8 +23,6 @@ def plain_words(claim: Claim, what: str = "model") -> list[str]:
         f"This {what} is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private for {change} {unit}.",
         f"Meaning: {_attack(claim)} at most {100 * power:.3g} %, whatever is done with the {what}.",
     ]
-    if claim.mu is None:
-        sentences.append("That bound follows from epsilon and delta alone; none closer is computed for these releases.")
     if claim.as_replace is not None:
         sentences.append(f"For replacing {unit} by another, the same noise gives epsilon {shown(claim.as_replace)}.")
     if claim.published is not None:

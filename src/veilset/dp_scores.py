@@ -256,7 +256,7 @@ def _new_place(folder: RunFolder) -> Path:
 def _claimed(ledger: PrivacyLedger, test: Source) -> Privacy:
     assumptions = (*CAPPED[ledger.unit], *ASSUMPTIONS, *untracked(test.benchmark, budget_of(test)))
     stamps = benchmark_stamps(test.benchmark)
-    claim = Claim.from_ledger(ledger, assumptions=assumptions, published=None, stamps=stamps)
+    claim = Claim.from_parts([[ledger]], assumptions=assumptions, published=None, stamps=stamps)
     return Privacy.of_run(claim, ledger.lines())
 
 

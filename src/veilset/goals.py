@@ -86,7 +86,7 @@ class ModelGoal:
     ) -> dict[str, bytes]:
         method = get_method(plan.method)
         settings = make_config(method, plan.config)
-        claim = Claim.from_ledger(ledger, **vars(terms))
+        claim = Claim.from_parts([[ledger]], **vars(terms))
         config = {
             **model_config(plan),
             "epsilon_target": plan.epsilon_target,
@@ -125,7 +125,7 @@ class ClassifierGoal:
     def files(
         self, folder: RunFolder, plan: Plan, made: ConvNet, ledger: PrivacyLedger, terms: Terms
     ) -> dict[str, bytes]:
-        claims = [Claim.from_ledger(ledger, **vars(terms))]
+        claims = [Claim.from_parts([[ledger]], **vars(terms))]
         parts: tuple[tuple[tuple[str, ...], ...], ...] = ((tuple(ledger.lines()),),)
         if self.before is not None:
             claims, parts = [self.before.claim, *claims], (*self.before.privacy.parts, *parts)

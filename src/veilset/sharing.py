@@ -104,7 +104,8 @@ def _check_terms(claim: Claim, parts: Parts) -> None:
 def _repriced(claim: Claim, parts: Parts, *, second: bool = True) -> tuple[Price, float | None]:
     """The ledgers' price by two accountants, after comparing both with each other and with the claim."""
     exact, renyi = price_of_parts(parts), renyi_of_parts(parts) if second else None
-    for name, priced, claimed in (("epsilon", exact.epsilon, claim.epsilon), ("mu", exact.mu, claim.mu)):
+    further = [(f"epsilon at delta {at:g}", price_of_parts(parts, at).epsilon, one) for one, at in claim.further]
+    for name, priced, claimed in (("epsilon", exact.epsilon, claim.epsilon), ("mu", exact.mu, claim.mu), *further):
         if (priced is None) != (claimed is None) or not (priced or 0.0) <= (claimed or 0.0) * (1 + 1e-6) + 1e-9:
             raise ArtifactError(
                 f"{name} of at least {priced}, as its ledger is priced",

@@ -177,7 +177,7 @@ class SketchGoal:
     ) -> dict[str, bytes]:
         lines, tensors = tuple(ledger.lines()), round_tensors(self.number, made)
         if self.before is None:
-            privacy = Privacy.of_run(Claim.from_ledger(ledger, **vars(terms)), lines)
+            privacy = Privacy.of_run(Claim.from_parts([[ledger]], **vars(terms)), lines)
             parts = measurements(privacy, [made.sums])
         else:
             tensors = {**self.before.tensors, **tensors}

@@ -8,7 +8,15 @@ from veilset.errors import LedgerError, MixedAdjacency
 from veilset.privacy import ledger
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Unit
-from veilset.privacy.claim import KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS, Claim, Published, price_of_parts, renyi_of_parts
+from veilset.privacy.claim import (
+    FURTHER,
+    KERNEL_ASSUMPTIONS,
+    UNIT_ASSUMPTIONS,
+    Claim,
+    Published,
+    price_of_parts,
+    renyi_of_parts,
+)
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.gaussian import gaussian_mu
 from veilset.privacy.ledger import PrivacyLedger
@@ -23,7 +31,7 @@ def spent_ledger(folder: Path, event: Event, count: int = 1, **terms: object) ->
 
 
 def claim_of(book: PrivacyLedger, published: Published | None = None, stamps: tuple[str, ...] = ()) -> Claim:
-    return Claim.from_ledger(book, assumptions=("a method's own",), published=published, stamps=stamps)
+    return Claim.from_parts([[book]], assumptions=("a method's own",), published=published, stamps=stamps)
 
 
 def gaussian_claim(epsilon: float, **changes: object) -> Claim:
@@ -92,6 +100,19 @@ def test_attack_power_at_one_percent_false_alarms(epsilon: float, power: float) 
 def test_attack_power_without_mu_follows_from_epsilon_and_delta() -> None:
     assert gaussian_claim(1, mu=None).attack_power(0.01) == pytest.approx(0.0271828 + DELTA, rel=1e-4)
     assert gaussian_claim(1000, mu=None).attack_power(0.01) == 1.0
+
+
+def test_releases_on_samples_bound_attacks_almost_as_closely_as_a_gaussian_of_the_same_epsilon(tmp_path: Path) -> None:
+    """Many small samples are nearly Gaussian, so the exact curve of the same epsilon is what to compare with."""
+    book = spent_ledger(tmp_path, PoissonSampled(0.05, Gaussian(1.6)), 3_000)
+    claim = claim_of(book)
+    assert len(claim.further) == len(FURTHER)
+    for epsilon, delta in claim.further:
+        assert epsilon == price(book.spent, delta, ADD).epsilon < claim.epsilon
+    for rate in (0.001, 0.01, 0.1):
+        exact = gaussian_claim(claim.epsilon).attack_power(rate)
+        assert exact * 0.95 < claim.attack_power(rate) < min(1.0, exact + 0.1), rate
+    assert Claim.from_json(json.loads(json.dumps(claim.to_json()))) == claim
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ UNIT_ASSUMPTIONS = {
     Unit.RECORD: "one image per person: k images of one person multiply mu by k",
     Unit.USER: "the user column names every person",
 }
+FURTHER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.4)
 CAPPED = {Unit.RECORD: (), Unit.USER: ("images beyond the declared cap per user were dropped",)}
 
 
@@ -67,22 +68,17 @@ class Claim:
     mu: float | None = None
     cross_check: float | None = None
     """The same releases priced by Renyi accounting: a looser bound from other code."""
+    further: tuple[tuple[float, float], ...] = ()
+    """Epsilons at larger deltas, which hold too, where no mu tells them all: they bound attacks more closely."""
     assumptions: tuple[str, ...] = ()
     published: Published | None = None
     stamps: tuple[str, ...] = ()
 
     @classmethod
-    def from_ledger(
-        cls, record: LedgerRecord, *, assumptions: tuple[str, ...], published: Published | None, stamps: tuple[str, ...]
-    ) -> Claim:
-        """Prices what a ledger says was charged. Flags and plans have no say here."""
-        return cls.from_parts(((record,),), assumptions=assumptions, published=published, stamps=stamps)
-
-    @classmethod
     def from_parts(
         cls, parts: Parts, *, assumptions: tuple[str, ...], published: Published | None, stamps: tuple[str, ...]
     ) -> Claim:
-        """The claim about several ledgers: priced as `price_of_parts` does, void if any of them is."""
+        """Prices what ledgers say was charged, as `price_of_parts` does; void if any of them is. Flags have no say."""
         record = common_terms(parts)
         every = tuple(dict.fromkeys((*KERNEL_ASSUMPTIONS, UNIT_ASSUMPTIONS[record.unit], *assumptions)))
         terms: dict[str, Any] = {"delta": record.delta, "adjacency": record.adjacency, "unit": record.unit}
@@ -91,9 +87,10 @@ class Claim:
             stamps = (*(f"{VOID}{reason}" for reason in void), *stamps)
             return cls(epsilon=None, accountant="none", stamps=stamps, published=published, **terms)
         cost = price_of_parts(parts)
+        further = [(price_of_parts(parts, delta).epsilon, delta) for delta in (FURTHER if cost.mu is None else ())]
         return cls(
             epsilon=cost.epsilon, accountant=cost.accountant, mu=cost.mu, cross_check=_cross_check(parts),
-            assumptions=every, published=published, stamps=stamps, **terms,
+            further=tuple(further), assumptions=every, published=published, stamps=stamps, **terms,
         )  # fmt: skip
 
     @property
@@ -107,7 +104,8 @@ class Claim:
         """The largest share of present units any attacker recognises while accusing this share of absent ones."""
         if self.epsilon is None:
             return None
-        bound = min(1.0, math.exp(min(self.epsilon, 700.0)) * false_positive_rate + self.delta)
+        pairs = ((self.epsilon, self.delta), *self.further)
+        bound = min(1.0, *(math.exp(min(epsilon, 700.0)) * false_positive_rate + delta for epsilon, delta in pairs))
         return bound if self.mu is None else min(bound, true_positive_rate(self.mu, false_positive_rate))
 
     @property
@@ -135,6 +133,7 @@ class Claim:
             published = fields.pop("published")
             fields.update(adjacency=Adjacency(fields["adjacency"]), unit=Unit(fields["unit"]))
             fields.update({name: tuple(map(str, fields[name])) for name in ("assumptions", "stamps")})
+            fields["further"] = tuple((float(epsilon), float(delta)) for epsilon, delta in fields["further"])
             return cls(published=None if published is None else Published(**published), **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerError("a privacy claim", f"{error!r}", "It was changed, or is of another version.") from error
@@ -152,15 +151,15 @@ def common_terms(parts: Parts) -> LedgerRecord:
     return records[0]
 
 
-def price_of_parts(parts: Parts) -> Price:
-    """Epsilon of the dearest part.
+def price_of_parts(parts: Parts, delta: float | None = None) -> Price:
+    """Epsilon of the dearest part, at the ledgers' delta or another.
 
     Guarantee: a person in one part bears the releases about that part, which compose, and no others; so the largest
       price holds for everyone (parallel composition), provided that nobody is in two parts. Under replace, a replaced
       unit stays in its part.
     """
     terms = common_terms(parts)
-    prices = [price(event, terms.delta, terms.adjacency) for event in _spent(parts)]
+    prices = [price(event, terms.delta if delta is None else delta, terms.adjacency) for event in _spent(parts)]
     return max(prices, key=lambda one: (one.epsilon, one.mu or 0.0))
 
 
