@@ -27,8 +27,8 @@ from veilset.run_folder import RunFolder
 from veilset.sketch_file import FILE, sketch_bytes
 from veilset.version import __version__
 
-COLUMNS = 10
-"""Of the sample picture."""
+COLUMNS, FEWEST_COLUMNS = 10, 4
+"""Of the sample picture, which pages show at one width: fewer would make giants of the images."""
 
 
 class HasPrivacy(Protocol):
@@ -160,7 +160,7 @@ def model_files(config: dict[str, Any], spec: ImageSpec, module: nn.Module, priv
         "model.safetensors": model_bytes(module),
         "privacy.json": privacy_bytes(privacy),
         "README.md": model_card(config, privacy.claim).encode(),
-        "samples.png": sample_grid(shown, columns=COLUMNS),
+        "samples.png": sample_grid(shown, columns=max(of_a_class, FEWEST_COLUMNS)),
     }
 
 

@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,8 @@ def test_attack_power_at_one_percent_false_alarms(epsilon: float, power: float) 
 def test_attack_power_without_mu_follows_from_epsilon_and_delta() -> None:
     assert gaussian_claim(1, mu=None).attack_power(0.01) == pytest.approx(0.0271828 + DELTA, rel=1e-4)
     assert gaussian_claim(1000, mu=None).attack_power(0.01) == 1.0
+    # Whoever accuses half of the absent misses at least 1 / e of the half they are not.
+    assert gaussian_claim(1, mu=None).attack_power(0.5) == pytest.approx(1 - 0.5 / math.e, abs=2 * DELTA)
 
 
 def test_releases_on_samples_bound_attacks_almost_as_closely_as_a_gaussian_of_the_same_epsilon(tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_releases_on_samples_bound_attacks_almost_as_closely_as_a_gaussian_of_th
     assert len(claim.further) == len(FURTHER)
     for epsilon, delta in claim.further:
         assert epsilon == price(book.spent, delta, ADD).epsilon < claim.epsilon
-    for rate in (0.001, 0.01, 0.1):
+    for rate in (0.001, 0.01, 0.1, 0.5, 0.9):
         exact = gaussian_claim(claim.epsilon).attack_power(rate)
         assert exact * 0.95 < claim.attack_power(rate) < min(1.0, exact + 0.1), rate
     assert Claim.from_json(json.loads(json.dumps(claim.to_json()))) == claim

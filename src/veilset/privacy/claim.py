@@ -106,6 +106,8 @@ class Claim:
             return None
         pairs = ((self.epsilon, self.delta), *self.further)
         bound = min(1.0, *(math.exp(min(epsilon, 700.0)) * false_positive_rate + delta for epsilon, delta in pairs))
+        # The same with the two worlds exchanged: absent units that are not accused, present ones that are missed.
+        bound = min(bound, *(1 - math.exp(-epsilon) * (1 - delta - false_positive_rate) for epsilon, delta in pairs))
         return bound if self.mu is None else min(bound, true_positive_rate(self.mu, false_positive_rate))
 
     @property
