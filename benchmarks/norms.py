@@ -146,7 +146,7 @@ class Gan:
 
     @property
     def claim(self) -> Claim:
-        return Claim.from_ledger(self.ledger, assumptions=ASSUMPTIONS, published=None, stamps=())
+        return Claim.from_parts([[self.ledger]], assumptions=ASSUMPTIONS, published=None, stamps=())
 
 
 def real_loss(network: Forward, images: Tensor, labels: Tensor) -> Tensor:
