@@ -41,9 +41,6 @@ class BudgetStatus:
     adjacency: Adjacency
     unit: Unit
     epsilon_charged: float
-    epsilon_left: float
-    """The most that one further run may have, if its releases are plain Gaussians; on samples, about that. Epsilons do
-    not add up: two runs of 1 leave more of 3 than 1."""
     runs_settled: int
     runs_unsettled: int
 
@@ -225,10 +222,14 @@ class DatasetBudget:
         charged = self._charged(entries)
         settled = len({entry["settle"] for entry in entries if "settle" in entry})
         spent = self._price(charged.values())
-        return BudgetStatus(
-            self.epsilon, self.delta, self.adjacency, self.unit, epsilon_charged=spent,
-            epsilon_left=self._left(entries), runs_settled=settled, runs_unsettled=len(charged) - settled,
-        )  # fmt: skip
+        return BudgetStatus(self.epsilon, self.delta, self.adjacency, self.unit, spent, settled, len(charged) - settled)
+
+    def epsilon_left(self) -> float:
+        """The most that one further run may have, if its releases are plain Gaussians; on samples, about that.
+
+        Epsilons do not add up: two runs of 1 leave more of 3 than 1. So it takes a dozen prices, on samples seconds.
+        """
+        return self._left(self._entries())
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[ChainedFile]:

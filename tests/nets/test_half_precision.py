@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from veilset.data.spec import ImageSpec
@@ -29,23 +32,25 @@ def test_layers_are_half_precise_only_on_a_cpu_that_multiplies_so(
         assert F.linear(torch.ones(2, 3), torch.ones(4, 3)).dtype is expected
 
 
-def test_soft_features_in_half_precision_point_where_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_both_precisions(
+    monkeypatch: pytest.MonkeyPatch, measured: Callable[[FeatureBank, Tensor, Tensor], Tensor]
+) -> list[Tensor]:
+    """The same images measured by the same networks, on a CPU that multiplies bfloat16 and on one that does not."""
     bank = FeatureBank.draw(SPEC, 3, 16, named_generator(0, "bank"))
     images = torch.rand(20, *SPEC.shape, generator=named_generator(0, "images"))
     found = []
     for multiplies in (True, False):
         on_a_cpu(monkeypatch, multiplies=multiplies)
-        found.append(bank.soft(images, torch.arange(3)))
+        found.append(measured(bank, images, torch.arange(3)))
+    return found
+
+
+def test_soft_features_in_half_precision_point_where_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = in_both_precisions(monkeypatch, FeatureBank.soft)
     assert all(features.dtype is torch.float32 for features in found)
     assert not torch.equal(*found)
     assert float(F.cosine_similarity(*found, dim=2).min()) > 0.999
 
 
 def test_sums_that_are_released_are_exact_whatever_the_cpu_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    bank = FeatureBank.draw(SPEC, 3, 16, named_generator(0, "bank"))
-    images = torch.rand(20, *SPEC.shape, generator=named_generator(0, "images"))
-    found = []
-    for multiplies in (True, False):
-        on_a_cpu(monkeypatch, multiplies=multiplies)
-        found.append(bank.whole(images, torch.arange(3)))
-    assert torch.equal(*found)
+    assert torch.equal(*in_both_precisions(monkeypatch, FeatureBank.whole))

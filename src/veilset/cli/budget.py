@@ -39,10 +39,10 @@ def show(source: DataSet) -> None:
         raise ConfigError(
             f"a budget for {source}", "none", f"Make one: {command('budget', 'init', source, '--epsilon', 3)}"
         )
-    status = budget.status()
+    status, left = budget.status(), budget.epsilon_left()
     Show(quiet=False).say(
         f"epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged at delta {status.delta:g}, "
         f"{status.adjacency} of one {status.unit}; runs settled: {status.runs_settled}, "
-        f"unsettled: {status.runs_unsettled}; one further run may have about epsilon {status.epsilon_left:.3g}"
+        f"unsettled: {status.runs_unsettled}; one further run may have about epsilon {left:.3g}"
     )
-    result(status.__dict__)
+    result({**status.__dict__, "epsilon_left": left})
