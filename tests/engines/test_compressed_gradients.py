@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilset.engines.compressed_gradients import LargestShare, LargestSigns
+from veilset.engines.compressed_gradients import LargestShare, LargestSigns, smallest
 from veilset.randomness import named_generator
 
 
@@ -34,6 +34,17 @@ def test_the_largest_share_of_a_gradient_is_kept_as_it_is(share: float, kept: in
         largest = original.abs().topk(kept).indices
         assert int((row != 0).sum()) == kept
         assert torch.equal(row[largest], original[largest])
+
+
+@pytest.mark.parametrize("place", [1, 2, 6, 7, 50])
+def test_the_entry_at_a_place_is_the_one_torch_finds_also_among_equals_and_what_is_no_number(place: int) -> None:
+    rows = ROWS.abs()
+    rows[0, 20:26] = 0
+    rows[1, 10:30] = 0.5
+    rows[2, 3:5] = torch.nan
+    rows[3, :9] = torch.inf
+    expected = rows.kthvalue(place, dim=1, keepdim=True).values
+    torch.testing.assert_close(smallest(rows, place), expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_signs_of_the_largest_entries_have_the_length_of_the_clip_and_nothing_else_is_left() -> None:

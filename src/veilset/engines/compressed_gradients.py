@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,7 @@ class LargestShare:
         if dropped == 0:
             return rows
         sizes = rows.abs()
-        return rows * (sizes > sizes.kthvalue(dropped, dim=1, keepdim=True).values)
+        return rows.mul_(sizes > smallest(sizes, dropped))
 
     def shaped(self, row: Tensor) -> list[Tensor]:
         return self.gradients.shaped(row)
@@ -57,3 +58,17 @@ class LargestSigns:
 
     def shaped(self, row: Tensor) -> list[Tensor]:
         return self.gradients.shaped(row)
+
+
+def smallest(sizes: Tensor, place: int) -> Tensor:
+    """The number at `place`, counted from 1, of each row of `sizes` in ascending order, (n, 1); NaN is the largest.
+
+    A CPU finds it in NumPy in a fraction of the time that torch takes, save among many zeros, which padding makes.
+    """
+    if sizes.is_cuda:
+        return sizes.kthvalue(place, dim=1, keepdim=True).values
+    values = sizes.numpy()
+    found = np.zeros((len(values), 1), dtype=values.dtype)
+    for row in np.flatnonzero(np.count_nonzero(values, axis=1) > values.shape[1] - place):
+        found[row] = np.partition(values[row], place - 1)[place - 1]
+    return torch.from_numpy(found)
