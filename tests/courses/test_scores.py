@@ -13,9 +13,9 @@ import torch
 import veilset
 from veilset.courses import scores as scores_module
 from veilset.courses.folder import CourseFolder
-from veilset.courses.scores import Judges, score_course, union
+from veilset.courses.scores import Judges, asked_before, score_course, union
 from veilset.data.spec import ImageSet, ImageSpec, Source
-from veilset.errors import ConfigError, DataError, PrivacyError, VeilsetError
+from veilset.errors import ConfigError, DataError, PrivacyError, RunError, VeilsetError
 from veilset.evaluate import Score
 from veilset.score_release import COMPARED
 
@@ -103,6 +103,15 @@ def test_a_resumed_course_is_judged_by_those_who_judged_it_where_nobody_else_is_
     again = veilset.continual(some_images(), method="dp-merf", out=tmp_path / "a", resume=True, **options)
     assert again.scores == begun.scores
     assert again.scores[0].metric == "gen2real/lda"
+
+
+@pytest.mark.parametrize("content", ["{}", '{"asked": {}, "stages": [{}]}', '{"asked": 3, "stages": []}', "[]", "{"])
+def test_damaged_scores_are_named_and_not_a_traceback(tmp_path: Path, content: str) -> None:
+    folder = CourseFolder(tmp_path)
+    folder.vault.mkdir()
+    (folder.vault / "scores.json").write_text(content)
+    with pytest.raises(RunError, match=r"expected scores of a course at .*scores\.json"):
+        asked_before(folder)
 
 
 def test_a_released_classifier_is_judged_among_the_classes_it_has_seen(tmp_path: Path) -> None:

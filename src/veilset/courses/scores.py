@@ -20,7 +20,7 @@ from veilset.courses.folder import CourseFolder
 from veilset.courses.release import StageScore, write_course_release
 from veilset.data import KNOWN_NAMES
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import ConfigError, MissingExtra, PrivacyError
+from veilset.errors import ConfigError, MissingExtra, PrivacyError, RunError
 from veilset.evaluate import Score, gen2real, released2real
 from veilset.evaluate.matching import check_shapes
 from veilset.evaluate.utility import check_choices
@@ -108,8 +108,7 @@ def note_asked(folder: CourseFolder, test: Source, judges: Judges) -> None:
 
 def asked_before(folder: CourseFolder) -> dict[str, Any]:
     """What its stages are measured by: place and benchmark of the test images, and judges; empty if by nothing yet."""
-    path = folder.vault / SCORES
-    return dict(read_json(path, "scores of a course")["asked"]) if path.is_file() else {}
+    return _kept(folder)[0]
 
 
 def _forget_asked(folder: CourseFolder) -> None:
@@ -132,10 +131,21 @@ def _keep(folder: CourseFolder, asked: dict[str, Any], scores: Sequence[Score]) 
 
 def kept_scores(folder: CourseFolder, asked: dict[str, Any] | None = None) -> list[Score]:
     """Stages that were measured before, all of them or none; with `asked`, only if they were measured so."""
+    before, scores = _kept(folder)
+    return scores if asked in (None, before) else []
+
+
+def _kept(folder: CourseFolder) -> tuple[dict[str, Any], list[Score]]:
+    """What `_keep` wrote; nothing where nothing was measured yet."""
     path = folder.vault / SCORES
-    value = read_json(path, "scores of a course") if path.is_file() else {"asked": asked, "stages": []}
-    alike = asked is None or value["asked"] == asked
-    return [Score.from_json(score) for score in value["stages"]] if alike else []
+    if not path.is_file():
+        return {}, []
+    value = read_json(path, "scores of a course")
+    try:
+        return dict(value["asked"]), [Score.from_json(score) for score in value["stages"]]
+    except (KeyError, TypeError, ValueError) as error:
+        todo = "Restore it from a backup, or delete it: stages are then measured again."
+        raise RunError(f"scores of a course at {path}", f"a damaged file ({error})", todo) from error
 
 
 def _score(
