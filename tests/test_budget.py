@@ -324,7 +324,7 @@ def test_a_fit_reserves_before_and_settles_after(data: Path, tmp_path: Path) -> 
     status = DatasetBudget.find(data).status()  # type: ignore[union-attr]
     assert (status.runs_settled, status.runs_unsettled) == (1, 0)
     assert status.epsilon_charged == pytest.approx(model.claim.epsilon, rel=1e-9)
-    assert any("before the data set's budget was opened" in text for text in model.claim.assumptions)
+    assert any("others that are charged to the data set's budget add to it" in text for text in model.claim.assumptions)
     assert not any("it has no budget" in text for text in model.claim.assumptions)
 
 
@@ -543,6 +543,15 @@ def test_a_manifest_of_images_without_one_common_budget_is_refused(data: Path, t
     manifest = listed("both.csv", *data.glob("*/*.png"), *(tmp_path / "other").glob("*/*.png"))
     with pytest.raises(ConfigError, match="one budget for all images"):
         DatasetBudget.find(manifest)
+
+
+def test_a_file_that_is_read_as_a_part_of_a_folder_is_given_no_budget_of_its_own(tmp_path: Path) -> None:
+    """Nobody would look for it there: a fit reads the folder."""
+    part = tmp_path / "train-images-idx3-ubyte"
+    part.write_bytes(b"")
+    with pytest.raises(ConfigError, match=re.escape(f"Give {tmp_path} the budget")):
+        DatasetBudget.create(part, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
+    assert [path.name for path in tmp_path.iterdir()] == [part.name]
 
 
 def test_a_manifest_is_given_no_budget_of_its_own(data: Path) -> None:

@@ -14,6 +14,7 @@ from veilset.data.spec import Source
 from veilset.errors import ConfigError, MixedAdjacency, VeilsetError
 from veilset.merging import merge
 from veilset.privacy.accounting import price
+from veilset.score_release import on_benchmark
 from veilset.sharing import verify
 from veilset.sketch_release import MERGED, open_sketch
 from veilset.synthesis import synthesize
@@ -54,17 +55,45 @@ def test_the_same_measurement_is_not_merged_twice_not_even_inside_another(made: 
 
 
 def test_two_measurements_of_one_data_set_are_not_of_different_people(tmp_path: Path) -> None:
-    for name in ("photos", "other photos"):
-        (tmp_path / name).mkdir()
+    for name in ("photos/train", "other photos"):
+        (tmp_path / name).mkdir(parents=True)
     source = Source(path=str(tmp_path / "photos"))
     for name in ("a", "b"):
         measured(tmp_path / name, make_images(source=source))
     measured(tmp_path / "d", make_images(seed=1, source=Source(path=str(tmp_path / "other photos"))))
-    for paths in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "a" / "release", tmp_path / "b")):
+    measured(tmp_path / "e", make_images(seed=2, source=Source(path=str(tmp_path / "photos" / "train"))))
+    a, b, e = (tmp_path / name for name in "abe")
+    for paths in ((a, b), (a / "release", b), (a, e), (e, a)):
         with pytest.raises(ConfigError, match=r"several of .*photos"):
             merge(paths, tmp_path / "c")
     assert not (tmp_path / "c").exists()
     assert merge([tmp_path / "a", tmp_path / "d"], tmp_path / "c")
+
+
+@pytest.mark.parametrize("private_first", [True, False])
+def test_one_private_part_makes_the_sum_private(tmp_path: Path, private_first: bool) -> None:
+    """Else exact scores on its people could be published as scores on public images are."""
+    public = Source(benchmark="digits")
+    sources = [Source(), public] if private_first else [public, Source()]
+    for name, seed in (("a", 0), ("b", 1)):
+        measured(tmp_path / name, make_images(seed=seed, source=sources[seed]))
+    measured(tmp_path / "d", make_images(seed=2, source=Source(benchmark="letters")))
+    assert not on_benchmark(merge([tmp_path / "a", tmp_path / "b"], tmp_path / "ab").claim)
+    both = merge([tmp_path / "ab"[private_first], tmp_path / "d"], tmp_path / "public").claim
+    assert on_benchmark(both)
+    assert len(both.stamps) == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, "digits"), ("digits", None)])
+def test_a_round_on_public_images_does_not_make_a_private_sketch_public(
+    tmp_path: Path, first: str | None, second: str | None
+) -> None:
+    begun = measured(tmp_path / "a", make_images(source=Source(benchmark=first)))
+    assert on_benchmark(begun.claim) == (first is not None)
+    synthesize(tmp_path / "a", tmp_path / "run", options=NETWORKS, features_out=tmp_path / "networks")
+    images = make_images(source=Source(benchmark=second))
+    gone_on = continued(tmp_path / "b", tmp_path / "a", tmp_path / "networks", images=images)
+    assert not on_benchmark(gone_on.claim)
 
 
 def test_three_parts_can_be_merged_one_after_the_other(made: Path, tmp_path: Path) -> None:

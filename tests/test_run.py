@@ -356,6 +356,21 @@ def test_a_run_that_released_something_and_lost_all_hashes_is_not_resumed(tmp_pa
         resume(renamed, tmp_path / "run")
 
 
+@pytest.mark.parametrize("method", ["gs-wgan", "dpac"])
+def test_a_run_that_released_something_and_lost_the_key_of_its_shards_is_not_resumed(
+    tmp_path: Path, method: str
+) -> None:
+    """With another key a record would lie in a second shard, and move two critics."""
+    images = make_images((20, 10))
+    with pytest.raises(RuntimeError):
+        execute(images, tiny_plan(images, method), tmp_path / "run", progress=_fails_after_two_steps)
+    key = (tmp_path / "run" / "vault" / "shard.key").rename(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="the key of this run's shards"):
+        resume(images, tmp_path / "run")
+    key.rename(tmp_path / "run" / "vault" / "shard.key")
+    assert resume(images, tmp_path / "run").claim.epsilon is not None
+
+
 def _fails_after_two_steps(message: str, done: int, total: int) -> None:
     if done >= 2 and not message.startswith("hashing"):
         raise RuntimeError

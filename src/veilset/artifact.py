@@ -36,6 +36,8 @@ RELEASED = (
 """Every file a release may hold, beside the manifest that hashes them. The scores are noisy ones."""
 MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
+PUBLIC = "public benchmark data"
+"""How the stamp of a claim about images that are nobody's secret begins."""
 _TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -91,16 +93,25 @@ def combined(
     claims: Sequence[Claim],
     *,
     assumptions: Sequence[str] = (),
-    stamps: Sequence[str] = (),
+    further: Sequence[str] | None = None,
 ) -> Privacy:
-    """The claim about several ledgers, priced from them; assumptions and stamps of all that is combined stay."""
+    """The claim about several ledgers, priced from them; assumptions and stamps of all that is combined stay.
+
+    Save that images are public: one part that is not stamped so makes the whole private.
+
+    Args:
+        further: stamps of a part that has no claim of its own yet.
+    """
     records = tuple(tuple(LedgerRecord(read_chain(lines)) for lines in part) for part in parts)
-    kept = [stamp for claim in claims for stamp in claim.stamps if not stamp.startswith(VOID)]
+    stamped = [*(claim.stamps for claim in claims), *([] if further is None else [further])]
+    public = all(any(stamp.startswith(PUBLIC) for stamp in stamps) for stamps in stamped)
+    left_out = VOID if public else (VOID, PUBLIC)
+    kept = [stamp for stamps in stamped for stamp in stamps if not stamp.startswith(left_out)]
     claim = Claim.from_parts(
         records,
         assumptions=tuple(dict.fromkeys([*(text for one in claims for text in one.assumptions), *assumptions])),
         published=None,
-        stamps=tuple(dict.fromkeys([*kept, *stamps])),
+        stamps=tuple(dict.fromkeys(kept)),
     )
     return Privacy(claim, parts)
 

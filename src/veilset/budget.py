@@ -74,6 +74,10 @@ class DatasetBudget:
             raise ConfigError(
                 "the folder of the images", f"a list of them, {data}", "Give the folder a budget; its lists share it."
             )
+        if data.is_file() and data.suffix.lower() != ".npz":  # it is read with others, and nobody would look for it
+            raise ConfigError(
+                "a folder of images or an .npz file", f"a part of one, {data}", f"Give {data.parent} the budget."
+            )
         if (known := covering_marker(data)) is not None:  # a second one would give its images a fresh account
             raise ConfigError("a data set without a budget", f"{known} exists", "`veilset budget show` prints it.")
         identity = secrets.token_hex(16)

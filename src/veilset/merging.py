@@ -6,10 +6,10 @@ parts are the same with or without that person (parallel composition). It holds 
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import torch
 
@@ -82,13 +82,16 @@ def _check_alike(first: SketchRelease, other: SketchRelease) -> None:
 
 
 def _check_data_sets(paths: Sequence[Path]) -> None:
-    """Where the runs are the owner's own, their notes tell which images were measured; an exported sketch has none."""
+    """Where the runs are the owner's own, their notes tell which images were measured; an exported sketch has none.
+
+    A folder and one inside it count as the same images: which part of the outer one was read is not compared.
+    """
     known = [RunFolder(release_folder(path).parent).data_set for path in paths]
-    twice = [name for name, count in Counter(known).items() if name is not None and count > 1]
-    if twice:
+    pairs = itertools.combinations([PurePath(name) for name in known if name is not None], 2)
+    if twice := [max(pair) for pair in pairs if pair[0].is_relative_to(pair[1]) or pair[1].is_relative_to(pair[0])]:
         raise ConfigError(
             "sketches of different people",
-            f"several of {', '.join(twice)}",
+            f"several of {twice[0]}",
             "The same people in two parts bear both epsilons. Measure all images at once, or use one of the sketches.",
         )
 

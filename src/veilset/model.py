@@ -101,7 +101,10 @@ class Model:
         return labels[places.argsort(stable=True)]
 
     def save(self, path: str | Path) -> Path:
-        """Copies the release to `path`, which must be new or empty."""
+        """Copies the release, as it is and unchecked, to `path`, which must be new or empty.
+
+        What is shared goes out by `veilset export`, which verifies it and refuses what has no claim.
+        """
         target = Path(path)
         files = read_release(self.folder)
         require_empty(target)

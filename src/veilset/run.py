@@ -42,7 +42,10 @@ from veilset.score_release import benchmark_stamps
 
 UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
 ROUNDED_SIZE = "the declared size was taken from the data, rounded: the owner made it public, and no epsilon covers it"
-BEFORE_BUDGET = "releases made before the data set's budget was opened, if any, are not counted"
+BEFORE_BUDGET = (
+    "this epsilon is of this release alone: others that are charged to the data set's budget add to it, and any from "
+    "before the budget was opened are counted nowhere"
+)
 
 
 def reserve(plan: Plan, images_path: Path | None) -> Plan:
@@ -188,6 +191,7 @@ def resume_for(
     if not folder.ledger_path.is_file():
         raise RunError("a run with its ledger", "none", "It cannot be continued: fit again into a new folder.")
     folder.check_unchanged(images, progress)
+    folder.check_shard_key(budget)
     ledger = PrivacyLedger.resume(folder.ledger_path)
     if budget is not None and plan.reservation is not None and not ledger.closed:
         budget.go_on(plan.reservation, ledger.head)

@@ -35,6 +35,7 @@ FINGERPRINTS = "training-images.hashes"
 """The key, then keyed hashes of the images it was fitted on."""
 USER_FINGERPRINTS = "training-users.hashes"
 """The same for their user ids, where they have any."""
+SHARD_KEY = "shard.key"
 HISTORY = "history.jsonl"
 RELEASED = "released.sha256"
 """Of the file that work on released values started from."""
@@ -264,10 +265,16 @@ class RunFolder:
         """The data set's key where it has a budget, else one of this run's own; the same after a resume."""
         if budget is not None:
             return budget.shard_key
-        path = self.vault / "shard.key"
+        path = self.vault / SHARD_KEY
         if not path.is_file():
             write_atomically(path, noise.key_bytes(), mode=0o600)
         return path.read_bytes()
+
+    def check_shard_key(self, budget: DatasetBudget | None) -> None:
+        """Raises: RunError where it was lost after a release: with another, a record would move a second critic."""
+        if budget is None and self._charged and not (self.vault / SHARD_KEY).is_file():
+            todo = "Restore it from a backup, or begin a new run; what was charged stays charged."
+            raise RunError(f"the key of this run's shards in vault/{SHARD_KEY}", "none", todo)
 
 
 def how_read(images: Images) -> dict[str, Any]:

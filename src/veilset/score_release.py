@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from veilset.artifact import Privacy, parse_json, read_privacy
+from veilset.artifact import PUBLIC, Privacy, parse_json, read_privacy
 from veilset.errors import ArtifactError, ConfigError
 from veilset.privacy.bounds import sum_sensitivity
 from veilset.privacy.claim import VOID, Claim
@@ -29,8 +29,9 @@ ASSUMPTIONS = (
 )
 """Beside those of every claim."""
 COMPARED = (
-    "That no image of these test sets is a training image, pixel by pixel, was found out without noise: that there are "
-    "scores reveals it to whoever supplied the test images, and no epsilon covers it."
+    "Whether an image of these test sets is a training image, pixel by pixel, was asked without noise where hashes of "
+    "the training images were at hand, and none was: that there are scores reveals it to whoever supplied the test "
+    "images, and no epsilon covers it."
 )
 """What exact scores on public test sets say beside their numbers, where the training images are private."""
 
@@ -51,12 +52,12 @@ def benchmark_stamps(name: str | None) -> tuple[str, ...]:
         raise ConfigError(
             "a benchmark's name of at most 80 letters, without '|' and '='", repr(name)[:200], "Shorten --benchmark."
         )
-    return (f"public benchmark data ({name})",)
+    return (f"{PUBLIC} ({name})",)
 
 
 def names_a_benchmark(stamps: tuple[str, ...]) -> bool:
     """Whether these are the stamps of `benchmark_stamps` for some name."""
-    return len(stamps) == 1 and re.fullmatch(rf"public benchmark data \({_BENCHMARK}\)", stamps[0]) is not None
+    return len(stamps) == 1 and re.fullmatch(rf"{PUBLIC} \({_BENCHMARK}\)", stamps[0]) is not None
 
 
 def on_benchmark(claim: Claim) -> bool:

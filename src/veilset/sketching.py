@@ -194,7 +194,7 @@ class SketchGoal:
         """The new round looks at everyone, so its ledger is added to every part."""
         parts = tuple((*part, lines) for part in before.privacy.parts)
         assumptions = (*terms.assumptions, *CONTINUED)
-        return combined(parts, [before.claim], assumptions=assumptions, stamps=terms.stamps)
+        return combined(parts, [before.claim], assumptions=assumptions, further=terms.stamps)
 
 
 def execute_sketch(goal: SketchGoal, images: Images, plan: Plan, path: Path, **options: Any) -> SketchRelease:
