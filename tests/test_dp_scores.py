@@ -250,10 +250,8 @@ def test_a_purchase_settles_its_reservation_in_the_budget_of_the_test_set(run: R
     status = DatasetBudget.find(test_folder).status()  # type: ignore[union-attr]
     assert (status.runs_settled, status.runs_unsettled) == (1, 0)
     assert status.epsilon_charged == pytest.approx(4.0)
-    assert any(
-        "others that are charged to the data set's budget add to it" in text
-        for text in scores.privacy.claim.assumptions
-    )
+    told = "others that are charged to the data set's budget add to it"
+    assert any(told in text for text in scores.privacy.claim.assumptions)
 
 
 def test_a_second_purchase_is_a_second_release_and_is_charged_again(run: RunFolder, test_folder: Path) -> None:

@@ -95,9 +95,8 @@ def combined(
     assumptions: Sequence[str] = (),
     further: Sequence[str] | None = None,
 ) -> Privacy:
-    """The claim about several ledgers, priced from them; assumptions and stamps of all that is combined stay.
-
-    Save that images are public: one part that is not stamped so makes the whole private.
+    """The claim about several ledgers, priced from them; assumptions and stamps of all that is combined stay, save that
+    images are public: one part that is not stamped so makes the whole private.
 
     Args:
         further: stamps of a part that has no claim of its own yet.
