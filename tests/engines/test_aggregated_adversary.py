@@ -24,7 +24,8 @@ def adversary(**options: Any) -> Adversary:
     generator = UpsamplingGenerator(SPEC, latent_size=3, channels=8)
     initialise(generator, named_generator(0, "generator"))
     defaults = {
-        "batch": 16, "noise_std": 0.0, "clip_of": lambda slope: 1e3, "draws": named_generator(0, "draws"),
+        "batch": 16, "noise_std": 0.0, "slope_noise_std": 0.0, "draws": named_generator(0, "draws"),
+        "clip_of": lambda slope: 1e3,
         "compression": lambda gradients, _: gradients, "body_rate": 0.1, "head_rate": 0.1, "generator_rate": 1e-3,
     }  # fmt: skip
     return Adversary(generator, critic, **{**defaults, **options})  # type: ignore[arg-type]
@@ -67,7 +68,7 @@ def test_judging_again_and_again_tells_real_means_from_generated_ones() -> None:
     mean = real_mean(made)
     for _ in range(100):
         made.judge(mean)
-    _, fake = made._fakes(made._labels())
+    _, fake = made._fakes(made._labels(), 0.0)
     real_score, fake_score = made.critic.score(torch.stack([mean, fake])).detach()
     assert float(real_score) > 1 > -1 > float(fake_score)
 
@@ -114,5 +115,15 @@ def test_without_a_clip_gradients_of_generated_images_are_those_of_their_loss() 
 
 
 def test_means_of_generated_images_get_the_noise_of_released_ones() -> None:
-    plain, noisy = (adversary(noise_std=std)._fakes(torch.zeros(16, dtype=torch.int64))[1] for std in (0.0, 2.0))
+    plain, noisy = (adversary()._fakes(torch.zeros(16, dtype=torch.int64), std)[1] for std in (0.0, 2.0))
     assert float((noisy - plain).std()) == pytest.approx(2.0, rel=0.2)
+
+
+def test_gradients_are_taken_at_means_with_the_noise_that_real_ones_have_there() -> None:
+    """As published there is none, whatever the released means have."""
+    clean, published, repaired = (
+        torch.cat([value.flatten() for value in adversary(**options)._fake_gradients()])
+        for options in ({}, {"noise_std": 2.0}, {"noise_std": 2.0, "slope_noise_std": 2.0})
+    )
+    assert torch.equal(clean, published)
+    assert not torch.allclose(clean, repaired, rtol=0.1)

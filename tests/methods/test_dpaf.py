@@ -151,7 +151,7 @@ def releases_named(found: list[str]) -> set[int]:
     return {int(what.split("release ")[1].split(":")[0]) for what in found}
 
 
-LONG: dict[str, Any] = {"classifier_steps": 14, "classifier_rate": 3.0, "steps": 2}
+LONG: dict[str, Any] = {"classifier_steps": 14, "classifier_rate": 3.0, "hidden_rate": 3.0, "steps": 2}
 """Hidden layers move far enough for a few neighbours to show it."""
 
 

@@ -26,6 +26,8 @@ class Adversary:
         batch: of generated images.
         noise_std: of the noise on released means; those of generated images get as much, from public draws, or the
             critic would learn to tell noise from its absence.
+        slope_noise_std: of the noise on means of real features at which gradients before the mean are taken, for the
+            same reason.
         clip_of: clip norms of gradients before the mean; those of generated images are treated as those of real ones.
     """
 
@@ -36,6 +38,7 @@ class Adversary:
         *,
         batch: int,
         noise_std: float,
+        slope_noise_std: float,
         clip_of: ClipOf,
         compression: Compression,
         body_rate: float,
@@ -44,7 +47,7 @@ class Adversary:
         draws: torch.Generator,
     ) -> None:
         self.generator, self.critic, self.draws = generator, critic, draws
-        self.batch, self.noise_std = batch, noise_std
+        self.batch, self.noise_std, self.slope_noise_std = batch, noise_std, slope_noise_std
         self.clip_of, self.compression = clip_of, compression
         self.body_rate, self.head_rate = body_rate, head_rate
         self.optimiser = torch.optim.Adam(
@@ -88,15 +91,15 @@ class Adversary:
         return torch.randint(classes, (self.batch,), generator=self.draws, device=self.draws.device)
 
     @torch.no_grad()
-    def _fakes(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _fakes(self, labels: Tensor, noise_std: float) -> tuple[Tensor, Tensor]:
         """Generated images, and the noisy mean of their features."""
         images = self.generator.sample(labels, self.draws)
         mean = self.critic.features(images, labels).mean(dim=0)
-        return images, mean + self.noise_std * torch.randn(mean.shape, generator=self.draws, device=mean.device)
+        return images, mean + noise_std * torch.randn(mean.shape, generator=self.draws, device=mean.device)
 
     def _fake_gradients(self) -> list[Tensor]:
         labels = self._labels()
-        images, mean = self._fakes(labels)
+        images, mean = self._fakes(labels, self.slope_noise_std)
         slope = self._slope(mean, fake_loss)
         gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))
         return gradients.shaped(clipped_mean(gradients, images, labels, self.clip_of(slope)))
@@ -107,7 +110,7 @@ class Adversary:
         return found
 
     def _judge_step(self, real: Tensor, labels: Tensor) -> None:
-        _, fake = self._fakes(labels)
+        _, fake = self._fakes(labels, self.noise_std)
         real_score, fake_score = self.critic.score(torch.stack([real, fake]))
         weights = self.critic.after_average()
         _descend(weights, torch.autograd.grad(real_loss(real_score) + fake_loss(fake_score), weights), self.head_rate)

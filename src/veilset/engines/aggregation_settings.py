@@ -56,7 +56,8 @@ class AggregationSettings:
     clip_norm: float = option(1.0, "to which the gradient of a record is clipped")
     classifier_share: float = option(0.1, "of the budget, for the classifier")
     gradient_share: float = option(0.3, "of the budget, for gradients of the critic; mean features get what is left")
-    classifier_rate: float = option(0.5, "learning rate of the classifier")
+    classifier_rate: float = option(0.5, "learning rate of the classifier, along clipped gradients")
+    hidden_rate: float = option(0.05, "learning rate of what the published classifier learns without clip and noise")
     body_rate: float = option(0.2, "learning rate of what lies before the mean")
     head_rate: float = option(0.05, "learning rate of what lies after the mean")
     generator_rate: float = option(1e-3, "learning rate of the generator")
@@ -83,7 +84,7 @@ class AggregationSettings:
             self, "expected_batch", "classifier_steps", "steps", "asymmetry", "critic_steps",
             "public_steps", "latent_size", "channels",
         )  # fmt: skip
-        positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate")
+        positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate", "hidden_rate")
         positive(self, "body_rate", "head_rate", "generator_rate")
         if self.classifier_share + self.gradient_share >= 1:
             raise ConfigError("shares that leave something for mean features", "1 or more", "Lower the shares.")

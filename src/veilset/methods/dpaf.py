@@ -164,7 +164,7 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
     coins = context.generator("dpaf classifier coins")
     noise, compression = config.noises(context.noise_multiplier)[0], config.compression(coins)
     step_of = published_pretraining if config.published else repaired_pretraining
-    optimiser = torch.optim.SGD(classifier.parameters(), lr=config.classifier_rate)
+    optimiser = torch.optim.SGD(rates(config, classifier))
     done = restore(context.checkpoints, "classifier", classifier, optimiser, coins)
     charges = config.charges(context.facts, context.noise_multiplier)[:1]
     last = last_affordable(context.door.ledger, charges, done=done, planned=config.classifier_steps)
@@ -178,6 +178,15 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
         if (step + 1) % every == 0 or step + 1 == last:
             keep(context.checkpoints, "classifier", step + 1, classifier, optimiser, coins)
         context.progress(doing, step + 1, last)
+
+
+def rates(config: DpafConfig, classifier: SplitConvNet) -> list[dict[str, Any]]:
+    """Of the parameters in their order. Gradients without a clip, of all but the first convolutions as published, are
+    many times as long."""
+    first = list(classifier.conv1.parameters())
+    others = [value for name, value in classifier.named_parameters() if not name.startswith("conv1.")]
+    rate = config.hidden_rate if config.published else config.classifier_rate
+    return [{"params": first, "lr": config.classifier_rate}, {"params": others, "lr": rate}]
 
 
 def batches_of(
@@ -263,6 +272,8 @@ def adversary_of(
 ) -> Adversary:
     return Adversary(
         generator, critic, batch=config.expected_batch, noise_std=noise_std, draws=context.generator(draws),
+        # As published, gradients are taken at means without noise (algorithm 1, line 8: AGG in place of DPAGG).
+        slope_noise_std=0.0 if config.published else noise_std,
         clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
         body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
     )  # fmt: skip
