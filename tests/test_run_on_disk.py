@@ -55,7 +55,7 @@ def test_a_run_releases_the_same_bits_whether_images_are_in_memory_or_on_disk(
 
 
 def test_both_methods_that_pass_over_the_images_say_so() -> None:
-    assert all(getattr(get_method(name), "streams", False) for name in ("sketch", "dp-merf"))
+    assert all(get_method(name).streams for name in ("sketch", "dp-merf"))
 
 
 def test_a_method_that_needs_all_images_at_once_gets_them_in_memory(

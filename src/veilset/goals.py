@@ -16,7 +16,7 @@ from veilset.classifier import METHOD as DP_SGD
 from veilset.classifier import PrivateClassifier, classifier_files, open_classifier
 from veilset.data.pictures import sample_grid
 from veilset.data.spec import Images, ImageSpec
-from veilset.methods.base import FitContext, Mechanism, get_method, layout_of, make_config
+from veilset.methods.base import FitContext, Mechanism, WithSketch, get_method, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model, from_pretrained
 from veilset.nets.classifiers import ConvNet
@@ -93,10 +93,8 @@ class ModelGoal:
             "noise_multiplier": plan.noise_multiplier,
         }
         files = model_files(config, plan.facts.spec, made, Privacy.of_run(claim, ledger.lines()))
-        layout = layout_of(method, settings)
-        if layout is not None:
-            tensors = method.released(settings, folder)  # type: ignore[attr-defined]
-            files[FILE] = sketch_bytes(layout, plan.facts.spec, tensors)
+        if isinstance(method, WithSketch):
+            files[FILE] = sketch_bytes(method.layout(settings), plan.facts.spec, method.released(settings, folder))
         return files
 
     def load(self, path: Path) -> Model:
@@ -120,7 +118,7 @@ class ClassifierGoal:
     def work(self, plan: Plan, images: Images, context: FitContext) -> ConvNet:
         config = make_config(DP_SGD, plan.config)
         before = None if self.before is None else self.before.network
-        return DP_SGD.fit(config, images.in_memory(), context, before)
+        return DP_SGD.fit(config, images, context, before)
 
     def files(
         self, folder: RunFolder, plan: Plan, made: ConvNet, ledger: PrivacyLedger, terms: Terms

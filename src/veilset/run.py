@@ -18,15 +18,7 @@ from veilset.data.spec import Images, Source
 from veilset.errors import ConfigError, PrivacyError, RunError
 from veilset.files import check_makeable, refuse_occupied, require_new_file, write_atomically
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
-from veilset.methods.base import (
-    FitContext,
-    Mechanism,
-    Progress,
-    assumptions_of,
-    check_images,
-    get_mechanism,
-    make_config,
-)
+from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, get_mechanism, make_config
 from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.privacy.accounting import price
@@ -104,7 +96,7 @@ def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
             "published epsilon may not hold, pass --allow-published-accounting.",
         )
     mechanism = get_mechanism(plan.method)
-    check_images(mechanism, make_config(mechanism, plan.config), images)
+    mechanism.check(make_config(mechanism, plan.config), images)
 
 
 def execute(images: Images, plan: Plan, path: Path, **options: Any) -> Model:
@@ -224,7 +216,7 @@ def _run(
     folder.log(event="started", warnings=list(images.warnings), device=str(device), resumed=door.ledger.resumed)
     try:
         folder.note_training_images(images, context.progress)
-        if not getattr(goal.mechanism(plan), "streams", False):
+        if not goal.mechanism(plan).streams:
             images = images.in_memory()
         with seals_kept():
             made = goal.work(plan, images, context)

@@ -18,7 +18,6 @@ from veilset.methods.base import (
     get_mechanism,
     get_method,
     make_config,
-    unproven_by,
 )
 from veilset.model import Model, from_pretrained, release_folder
 from veilset.partition import PARTITIONED
@@ -212,7 +211,7 @@ def _published(config: dict[str, Any], opened: Opened) -> Published | None:
     terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
     if method.events(*terms) != opened.privacy.record.planned:
         raise ConfigError("the releases these settings stand for", "others in its ledger", "Do not trust this release.")
-    if claim.epsilon is not None and (reason := unproven_by(method, terms[0])) is not None:
+    if claim.epsilon is not None and (reason := method.unproven(terms[0])) is not None:
         raise ArtifactError("no epsilon for settings without a proof", reason, "Do not trust this release.")
     return method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None
 

@@ -7,10 +7,30 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import veilset
+from veilset.data.spec import Images, ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import FitContext, PublicFacts, all_methods, get_method, make_config, nearest
+from veilset.methods import base
+from veilset.methods.base import (
+    FitContext,
+    Forecast,
+    Mechanism,
+    PublicFacts,
+    Synthesizer,
+    all_methods,
+    assumptions_of,
+    get_method,
+    layout_in,
+    make_config,
+    nearest,
+    register,
+    register_other,
+)
+from veilset.privacy.bounds import Adjacency, Unit
+from veilset.privacy.claim import CAPPED, Published
+from veilset.privacy.events import NOTHING, Event
 
 METHODS = tuple(all_methods())
 
@@ -23,13 +43,121 @@ class Options:
     name: str = "x"
 
 
-class Example:
+class Example(Synthesizer):
+    """What a method must have, and nothing more."""
+
     name: ClassVar[str] = "example"
+    summary: ClassVar[str] = "an example"
+    paper: ClassVar[str] = "none"
     Config: ClassVar[type] = Options
+    assumptions: ClassVar[tuple[str, ...]] = ("it is an example",)
+    published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
+
+    def events(self, config: Options, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return NOTHING
+
+    def reserve(self, config: Options, facts: PublicFacts, noise_multiplier: float) -> Event:
+        return NOTHING
+
+    def published_noise(self, config: Options, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        return 1.0
+
+    def published_claim(self, config: Options, facts: PublicFacts, noise_multiplier: float, delta: float) -> Published:
+        return Published(1.0, "sound", "an example")
+
+    def forecast(self, config: Options, facts: PublicFacts, noise_multiplier: float) -> Forecast:
+        return Forecast(signal_to_noise=1.0, seconds=1.0, megabytes=1.0, released="nothing")
+
+    def build(self, config: Options, spec: ImageSpec) -> nn.Module:
+        return nn.Identity()
+
+    def fit(self, config: Options, images: Images, context: FitContext) -> nn.Module:
+        return nn.Identity()
+
+    def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.zeros(len(labels), 1, 8, 8)
+
+
+REQUIRED = {name for name in vars(Example) if not name.startswith("_")}
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Synthesizer]:
+    """What a test registers, apart from what there is."""
+    known: dict[str, Synthesizer] = {}
+    monkeypatch.setattr(base, "_METHODS", known)
+    monkeypatch.setattr(base, "_OTHERS", {})
+    return known
+
+
+def test_a_method_with_all_that_is_required_is_registered(registry: dict[str, Synthesizer]) -> None:
+    assert register(Example) is Example
+    assert isinstance(registry["example"], Example)
+
+
+@pytest.mark.parametrize("lacking", sorted(REQUIRED))
+def test_a_method_without_a_required_member_is_refused_when_it_is_registered(
+    lacking: str, registry: dict[str, Synthesizer]
+) -> None:
+    members = {name: value for name, value in vars(Example).items() if name in REQUIRED - {lacking}}
+    with pytest.raises(TypeError, match=f"Incomplete lacks {lacking}$"):
+        register(type("Incomplete", (Synthesizer,), members))
+    assert registry == {}
+
+
+def test_what_a_mixin_leaves_open_is_required_too(registry: dict[str, Synthesizer]) -> None:
+    class Shared:
+        source: ClassVar[str]
+
+    class Open(Shared, Example):
+        pass
+
+    class Closed(Shared, Example):
+        source: ClassVar[str] = "a page"
+
+    with pytest.raises(TypeError, match="Open lacks source"):
+        register(Open)
+    register(Closed)
+
+
+@pytest.mark.parametrize("hook", ["caution", "stream", "publised_defaults"])
+def test_a_misspelt_hook_is_refused_when_it_is_registered(hook: str, registry: dict[str, Synthesizer]) -> None:
+    with pytest.raises(TypeError, match=f"Misspelt has {hook}, which nothing asks for"):
+        register(type("Misspelt", (Example,), {hook: True}))
+    assert registry == {}
+
+
+def test_what_does_not_inherit_is_refused_and_a_mechanism_is_no_method(registry: dict[str, Synthesizer]) -> None:
+    with pytest.raises(TypeError, match="Duck must inherit from Synthesizer"):
+        register(type("Duck", (), dict(vars(Example))))
+    members = {name: vars(Example)[name] for name in REQUIRED - {"summary", "paper", "sample"}}
+    other: Any = type("Other", (Mechanism,), members)
+    with pytest.raises(TypeError, match="Other must inherit from Synthesizer"):
+        register(other)
+    assert register_other(other) is other
+    assert registry == {}
+
+
+def test_all_else_a_method_may_have_has_a_default_that_changes_nothing() -> None:
+    method, config = Example(), Options()
+    anything: Any = None
+    assert (method.streams, method.caps_users) == (False, True)
+    assert (method.presets, method.published_defaults, method.published_construction) == ({}, {}, {})
+    assert (method.assumed(config), method.cautions(config, anything)) == ((), ())
+    assert (method.unproven(config), method.check(config, anything)) == (None, None)
+    assert method.settled(config, anything, 1.0) is config
+    assert assumptions_of(method, config, Unit.USER) == (*CAPPED[Unit.USER], "it is an example")
+
+
+def test_a_config_that_declares_a_sketch_of_a_method_without_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a method with a sketch"):
+        layout_in({"method": "dp-merf", "config": {}, "sketch": {}})
+    assert layout_in({"method": "dp-merf", "config": {}}) is None
+    assert layout_in({"method": "sketch", "config": {"rounds": 1}}) is not None
 
 
 def made(**settings: Any) -> Options:
-    return make_config(Example(), settings)  # type: ignore[arg-type]
+    return make_config(Example(), settings)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -113,7 +113,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="Show the options of
         result({"methods": list(all_methods())})
         return
     mechanism = get_mechanism(name)
-    config, presets = mechanism.Config(), getattr(mechanism, "presets", {})
+    config, presets = mechanism.Config(), mechanism.presets
     options = {field.name: getattr(config, field.name) for field in fields(config)}
     for key, words in words_of(config).items():
         show.say(f"--{key.replace('_', '-'):20} {words} (default {options[key] if options[key] != '' else 'none'})")

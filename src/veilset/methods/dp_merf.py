@@ -27,7 +27,7 @@ from veilset.engines.published_accounting import calibrate_classic_gaussian, cla
 from veilset.engines.targets import usable_counts
 from veilset.engines.threads import one_thread
 from veilset.errors import ConfigError
-from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.generators import ConvGenerator
 from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_total
 from veilset.privacy.claim import Published
@@ -104,7 +104,7 @@ def _summable(frequencies: Tensor) -> Tensor:
 
 
 @register
-class DpMerf:
+class DpMerf(Synthesizer):
     """Single release of class-wise mean embeddings; unit of privacy: one record (or one user with a cap)."""
 
     name: ClassVar[str] = "dp-merf"

@@ -17,14 +17,14 @@ from typing import ClassVar
 
 import torch
 
-from veilset.data.spec import ImageSet, ImageSpec
+from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.engines.clipped_gradients import ClippedGradients, check_width
 from veilset.engines.gradient_matching import Standard
 from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
 from veilset.errors import ConfigError
-from veilset.methods.base import FitContext, Forecast, PublicFacts, register_other
+from veilset.methods.base import FitContext, Forecast, Mechanism, PublicFacts, register_other
 from veilset.nets.classifiers import ConvNet
 
 CHECKPOINT_EVERY = 20
@@ -57,7 +57,7 @@ class DpSgdConfig:
 
 
 @register_other
-class DpSgd(SampledReleases):
+class DpSgd(SampledReleases, Mechanism):
     """Noisy clipped gradients over Poisson samples, followed by plain gradient descent."""
 
     name: ClassVar[str] = "dp-sgd"
@@ -85,8 +85,9 @@ class DpSgd(SampledReleases):
     def build(self, config: DpSgdConfig, spec: ImageSpec) -> ConvNet:
         return ConvNet(spec, torch.Generator(), width=config.width)
 
-    def fit(self, config: DpSgdConfig, images: ImageSet, context: FitContext, before: ConvNet | None = None) -> ConvNet:
+    def fit(self, config: DpSgdConfig, images: Images, context: FitContext, before: ConvNet | None = None) -> ConvNet:
         """Trains a network, from weights of a public seed or on from those of a released network."""
+        assert isinstance(images, ImageSet)
         draws = context.generator("dp-sgd network")
         network = ConvNet(context.facts.spec, draws, width=config.width)
         if before is not None:

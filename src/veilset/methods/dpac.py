@@ -25,7 +25,7 @@ from veilset.engines.shard_teaching import ShardTaught
 from veilset.engines.teaching import Teachers
 from veilset.engines.teaching_settings import TeachingSettings
 from veilset.errors import ConfigError
-from veilset.methods.base import register
+from veilset.methods.base import Synthesizer, register
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class DpacConfig(TeachingSettings):
 
 
 @register
-class Dpac(ShardTaught):
+class Dpac(ShardTaught, Synthesizer):
     """As GS-WGAN, with a classifier that has its part in every teacher's answer."""
 
     name: ClassVar[str] = "dpac"

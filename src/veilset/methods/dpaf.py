@@ -44,7 +44,7 @@ from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients
 from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
 from veilset.engines.sampled_sets import CPU_SPEED
-from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet
 from veilset.nets.classifiers import restart
 from veilset.nets.generators import UpsamplingGenerator
@@ -71,7 +71,7 @@ class DpafConfig(AggregationSettings):
 
 
 @register
-class Dpaf:
+class Dpaf(Synthesizer):
     """Noisy mean features and gradients of a critic over Poisson samples, which teach a generator."""
 
     name: ClassVar[str] = "dpaf"

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from veilset.engines.shard_teaching import ShardTaught
 from veilset.engines.teaching_settings import TeachingSettings
-from veilset.methods.base import register
+from veilset.methods.base import Synthesizer, register
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class GsWganConfig(TeachingSettings):
 
 
 @register
-class GsWgan(ShardTaught):
+class GsWgan(ShardTaught, Synthesizer):
     """A noisy sum over critics in every step; or, as published, the noisy wishes of one critic."""
 
     name: ClassVar[str] = "gs-wgan"

@@ -25,7 +25,7 @@ from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
 from veilset.engines.targets import usable_counts
-from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.half_precision import half_precision
 from veilset.nets.image_sets import FixedImages
@@ -56,7 +56,7 @@ class NdpdcConfig(SetSettings):
 
 
 @register
-class Ndpdc(SampledSet):
+class Ndpdc(SampledSet, Synthesizer):
     """Noisy class-wise sums of random features over Poisson samples, matched by a small set of images."""
 
     name: ClassVar[str] = "ndpdc"

@@ -14,15 +14,11 @@ from veilset.methods.base import (
     Forecast,
     Mechanism,
     PublicFacts,
-    caps_users,
-    cautions_of,
     check_complete,
     get_mechanism,
     get_method,
     make_config,
     nearest,
-    settled_by,
-    unproven_by,
 )
 from veilset.privacy.accounting import calibrate, price
 from veilset.privacy.bounds import Adjacency, Unit
@@ -69,7 +65,7 @@ class Plan:
         if self.accounting == "none":
             return "trained without noise (accounting none)"
         method = get_mechanism(self.method)
-        return unproven_by(method, make_config(method, self.config))
+        return method.unproven(make_config(method, self.config))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -149,15 +145,15 @@ def plan_mechanism(
         settings: options of the method's Config by name.
     """
     config = requested_config(method, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings)
-    _check_sizes(facts, delta, capped=caps_users(method))
+    _check_sizes(facts, delta, capped=method.caps_users)
     published, given = accounting == "published", facts.adjacency
     if published:
         facts = replace(facts, adjacency=method.published_adjacency)
     multiplier = _noise_multiplier(method, config, facts, epsilon, delta, accounting)
-    config = settled_by(method, config, facts, multiplier)
+    config = method.settled(config, facts, multiplier)
     planned, reserve = method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)
     forecast = method.forecast(config, facts, multiplier)
-    void = accounting == "none" or unproven_by(method, config) is not None
+    void = accounting == "none" or method.unproven(config) is not None
     proven = None if void else price(Composed((planned, reserve)), delta, facts.adjacency).epsilon
     return Plan(
         method=method.name,
@@ -173,7 +169,7 @@ def plan_mechanism(
         published=method.published_claim(config, facts, multiplier, delta) if published else None,
         forecast=forecast,
         seed=seed,
-        warnings=(*_warnings(facts, delta, forecast, accounting, given), *cautions_of(method, config, facts)),
+        warnings=(*_warnings(facts, delta, forecast, accounting, given), *method.cautions(config, facts)),
     )
 
 
@@ -198,7 +194,7 @@ def requested_config(
     if epsilon is None:
         raise ConfigError("an epsilon", "none", "Pass --epsilon; it has no default because only you can choose it.")
     check_target(epsilon, delta)
-    if accounting == "proven" and (reason := unproven_by(method, config)) is not None:
+    if accounting == "proven" and (reason := method.unproven(config)) is not None:
         raise ConfigError(
             "settings with a proof", reason, "Leave them out, or see what they do with --accounting published or none."
         )

@@ -34,7 +34,7 @@ from veilset.engines.sampled_sets import (
     standardised_losses,
 )
 from veilset.errors import ConfigError
-from veilset.methods.base import FitContext, Forecast, PublicFacts, register
+from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages, labels_of
 
@@ -84,7 +84,7 @@ class PsgConfig(SetSettings):
 
 
 @register
-class Psg(SampledSet):
+class Psg(SampledSet, Synthesizer):
     """Noisy clipped gradients over Poisson samples, matched by a small set of images."""
 
     name: ClassVar[str] = "psg"

@@ -39,7 +39,7 @@ from veilset.engines.sketch_costs import (
 from veilset.engines.sketch_settings import PRESETS, SketchConfig, clear_kinds
 from veilset.engines.targets import Released
 from veilset.engines.trained_features import centred, train_bank
-from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, register
+from veilset.methods.base import FitContext, Forecast, OpenContext, PublicFacts, WithSketch, register
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
 from veilset.nets.measurement import Measurement
@@ -59,7 +59,7 @@ OVERSHOOT = 0.25
 
 
 @register
-class Sketch:
+class Sketch(WithSketch):
     """One Gaussian release per round of class-wise feature sums, matched by a generator."""
 
     name: ClassVar[str] = "sketch"
