@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from contract.cases import make_images, rewrite_json, tiny_plan
+from courses.cases import some_course, some_images
 
 import veilset
 from veilset.artifact import MANIFEST, update_manifest
 from veilset.budget import DatasetBudget
 from veilset.card import model_card
+from veilset.courses.learning import task_images
 from veilset.data.spec import ImageSet, Source
 from veilset.errors import (
     ArtifactError,
@@ -29,12 +31,13 @@ from veilset.errors import (
     RunError,
     VeilsetError,
 )
+from veilset.goals import ClassifierGoal
 from veilset.methods import psg
 from veilset.methods.plan import Plan
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim
 from veilset.privacy.noise import NoiseSource
-from veilset.run import check_allowed, execute, resume
+from veilset.run import check_allowed, execute, execute_for, resume
 from veilset.run_folder import FINGERPRINTS, RECORDS, RunFolder
 from veilset.sharing import export, verify
 
@@ -65,6 +68,20 @@ def test_the_log_tells_the_owner_what_happened(images: ImageSet, plan: Plan, tmp
     assert [entry["event"] for entry in entries][:: len(entries) - 1] == ["started", "finished"]
     assert entries[0]["device"] == "cpu"
     assert entries[0]["resumed"] == 0
+
+
+def test_a_run_for_a_classifier_says_so_in_its_folder_before_anything_else_is_done_there(tmp_path: Path) -> None:
+    course = some_course(method="dp-sgd")
+    images = task_images(some_images().of_classes(course.partition.class_names), course, 1)
+    goal, kinds = ClassifierGoal(course.partition.until(1), None), []
+
+    def stopped(folder: RunFolder) -> None:
+        kinds.append(folder.kind)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute_for(goal, images, course.plans[0], tmp_path / "run", prepare=stopped)
+    assert kinds == ["classifier"]
 
 
 def test_a_run_folder_that_is_not_empty_is_refused_and_kept(images: ImageSet, plan: Plan, tmp_path: Path) -> None:

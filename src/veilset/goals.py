@@ -59,6 +59,9 @@ class Goal(Protocol[Made, Loaded]):
     def mechanism(self, plan: Plan) -> Mechanism:
         """Whose plan it is, and whose assumptions the claim makes."""
 
+    def prepare(self, folder: RunFolder) -> None:
+        """Notes in a new folder what a resume must know: its kind, unless that is a model."""
+
     def work(self, plan: Plan, images: Images, context: FitContext) -> Made:
         """Vault work and releases through the context's door."""
 
@@ -76,6 +79,9 @@ class ModelGoal:
 
     def mechanism(self, plan: Plan) -> Mechanism:
         return get_method(plan.method)
+
+    def prepare(self, folder: RunFolder) -> None:
+        """A folder without a note is a model's."""
 
     def work(self, plan: Plan, images: Images, context: FitContext) -> nn.Module:
         method = get_method(plan.method)

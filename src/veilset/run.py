@@ -130,7 +130,7 @@ def execute_for(
     """Runs a plan into a new folder.
 
     Args:
-        prepare: what is to be done in the new folder before anything is measured, such as reserving noisy scores.
+        prepare: what else is to be done in the new folder before anything is measured, such as reserving noisy scores.
         noise: for tests only; a reproducible source voids the claim and everything says so.
     """
     check_allowed(plan, images, allow_published=allow_published)
@@ -143,6 +143,7 @@ def execute_for(
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:
         folder = RunFolder.create(path, plan, images, budget)
+        goal.prepare(folder)
         prepare(folder)
         ledger = PrivacyLedger.open_new(
             folder.ledger_path, planned=plan.planned, reserve=plan.reserve, adjacency=plan.facts.adjacency,

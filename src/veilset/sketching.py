@@ -199,7 +199,7 @@ class SketchGoal:
 
 def execute_sketch(goal: SketchGoal, images: Images, plan: Plan, path: Path, **options: Any) -> SketchRelease:
     """Measures into a new folder; for the options see `run.execute_for`."""
-    return execute_for(goal, images, goal.planned(plan), path, prepare=goal.prepare, **options)
+    return execute_for(goal, images, goal.planned(plan), path, **options)
 
 
 def resume_sketch(images: Images, path: Path, **options: Any) -> SketchRelease:

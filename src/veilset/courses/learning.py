@@ -22,7 +22,7 @@ from veilset.courses.folder import CourseFolder, check_new
 from veilset.courses.release import is_course, write_course_release
 from veilset.data.fingerprints import KEY_BYTES, fingerprints
 from veilset.data.spec import ImageSet
-from veilset.goals import ClassifierGoal, ModelGoal
+from veilset.goals import ClassifierGoal, Goal, ModelGoal
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.model import Model
@@ -109,16 +109,17 @@ def _learn_task(
     if _released_nothing(task):
         _reserve_anew(images, folder, number)
         shutil.rmtree(task.path)
-    begun = task.path.exists()
-    if not course.classifies:
-        if begun:
-            return resume_for(ModelGoal(), mine, task.path, **common)
-        return execute_for(ModelGoal(), mine, folder.plan(number), task.path, **common)
-    assert not isinstance(before, Model)
-    goal = ClassifierGoal(course.partition.until(number), before)
-    if begun:
+    goal = _goal(course, number, before)
+    if task.path.exists():
         return resume_for(goal, mine, task.path, **common)
-    return execute_for(goal, mine, folder.plan(number), task.path, prepare=goal.prepare, **common)
+    return execute_for(goal, mine, folder.plan(number), task.path, **common)
+
+
+def _goal(course: Course, number: int, before: Learned | None) -> Goal[Any, Learned]:
+    if not course.classifies:
+        return ModelGoal()
+    assert not isinstance(before, Model)
+    return ClassifierGoal(course.partition.until(number), before)
 
 
 def _check_finished(images: ImageSet, course: Course, folder: CourseFolder, progress: Progress) -> None:
