@@ -17,7 +17,7 @@ from veilset.courses.scores import Judges, asked_before
 from veilset.data import suggest_declared_size
 from veilset.data.spec import Images, ImageSet, ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import DEFAULT_METHOD, Progress, PublicFacts, nearest
+from veilset.methods.base import DEFAULT_METHOD, Progress, PublicFacts, get_method, nearest
 from veilset.methods.plan import Accounting, Plan, make_plan
 from veilset.model import Model
 from veilset.privacy.bounds import Adjacency, Unit
@@ -51,7 +51,9 @@ def plan(
         unit=as_choice(Unit, unit, "unit"),
         rows_per_user=images_per_user,
     )
-    return make_plan(method, facts, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings, seed=seed)
+    return make_plan(
+        get_method(method), facts, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings, seed=seed
+    )
 
 
 def plan_for(images: Images, *, declared_size: int | None = None, **options: Any) -> Plan:

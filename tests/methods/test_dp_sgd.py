@@ -16,7 +16,7 @@ from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, PublicFacts, make_config
 from veilset.methods.dp_sgd import DpSgd
-from veilset.methods.plan import plan_mechanism
+from veilset.methods.plan import make_plan
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import NOTHING, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.ledger import PrivacyLedger
@@ -41,7 +41,7 @@ def test_a_task_of_split_mnist_is_priced_as_ten_epochs_over_its_declared_size() 
     assert event == Repeated(470, PoissonSampled(256 / 12_000, Gaussian(0.7), 1.0))
     noise = METHOD.published_noise(METHOD.Config(), facts, 10.0, 1e-5)
     assert METHOD.published_claim(METHOD.Config(), facts, noise, 1e-5).epsilon == pytest.approx(10.0, rel=1e-3)
-    plan = plan_mechanism(METHOD, facts, epsilon=10.0)
+    plan = make_plan(METHOD, facts, epsilon=10.0)
     assert plan.epsilon_planned == pytest.approx(10.0, rel=1e-3)
     assert plan.noise_multiplier < noise, "the paper's Renyi bound asks for more noise than is needed"
 

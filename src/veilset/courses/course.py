@@ -14,7 +14,7 @@ from veilset.data.known import KNOWN
 from veilset.data.spec import Images, ImageSpec
 from veilset.errors import ConfigError, PrivacyError
 from veilset.methods.base import Mechanism, PublicFacts, get_mechanism
-from veilset.methods.plan import Plan, plan_mechanism, requested_config
+from veilset.methods.plan import Plan, make_plan, requested_config
 from veilset.partition import Partition, Task, check_neighbours
 from veilset.privacy.bounds import Adjacency, Unit
 
@@ -64,7 +64,7 @@ class Course:
         facts = PublicFacts(
             spec=self._spec(task), declared_size=task.declared_size, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD
         )
-        return plan_mechanism(
+        return make_plan(
             self.mechanism, facts, epsilon=self.epsilon, delta=self.delta, settings=self.settings, seed=self.seed
         )
 

@@ -10,21 +10,12 @@ from typing import Any, Literal, get_args
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
-from veilset.methods.base import (
-    Forecast,
-    Mechanism,
-    PublicFacts,
-    check_complete,
-    get_mechanism,
-    get_method,
-    make_config,
-    nearest,
-)
+from veilset.methods.base import Forecast, Mechanism, PublicFacts, check_complete, get_mechanism, make_config, nearest
 from veilset.privacy.accounting import calibrate, price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Published
 from veilset.privacy.events import Composed, Event, from_json, to_json
-from veilset.privacy.gaussian import check_target
+from veilset.privacy.gaussian import check_delta, check_target
 from veilset.version import __version__, read_as_ours
 
 Accounting = Literal["proven", "published", "none"]
@@ -113,23 +104,6 @@ class Plan:
 
 
 def make_plan(
-    method_name: str,
-    facts: PublicFacts,
-    *,
-    epsilon: float | None,
-    delta: float = 1e-5,
-    accounting: Accounting = "proven",
-    settings: dict[str, Any] | None = None,
-    seed: int = 0,
-) -> Plan:
-    """Resolves the configuration of a registered method and calibrates its noise; see `plan_mechanism`."""
-    return plan_mechanism(
-        get_method(method_name), facts, epsilon=epsilon, delta=delta, accounting=accounting, settings=settings,
-        seed=seed,
-    )  # fmt: skip
-
-
-def plan_mechanism(
     method: Mechanism,
     facts: PublicFacts,
     *,
@@ -139,7 +113,8 @@ def plan_mechanism(
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Plan:
-    """
+    """Resolves the configuration of a mechanism and calibrates its noise.
+
     Args:
         epsilon: the target; has no default on purpose, and is None only with accounting "none".
         settings: options of the method's Config by name.
@@ -204,7 +179,7 @@ def requested_config(
 def _check_sizes(facts: PublicFacts, delta: float, *, capped: bool) -> None:
     if not (isinstance(facts.declared_size, int) and facts.declared_size >= 1):
         raise ConfigError("a declared size of at least 1", f"{facts.declared_size}", "Pass --declared-size.")
-    check_target(1.0, delta)
+    check_delta(delta)
     if delta * facts.declared_size >= 1:
         raise ConfigError(
             f"a delta below 1 / declared size = {1 / facts.declared_size:.2g}",
