@@ -17,12 +17,12 @@ SOURCE = Path(veilset.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("cli", "studio", "console", "__main__"),
+    ("cli", "console", "__main__"),
     ("report", "api", "scoring", "dp_scores", "score_checks", "score_plan", "looks", "courses"),
     ("run", "goals", "sharing", "run_folder", "sketching", "synthesis", "merging"),
     ("model", "sketch_release", "classifier", "partition"),
-    ("evaluate", "audit"),
-    ("methods", "federated", "pixel_sets"),
+    ("evaluate",),
+    ("methods", "pixel_sets"),
     ("engines",),
     ("artifact", "score_release", "sketch_file", "nets", "data", "budget", "card", "sketch_card"),
     ("privacy",),
@@ -134,6 +134,17 @@ def test_a_file_keeps_the_rules(path: Path) -> None:
     if path != SOURCE / "__init__.py":
         assert part_of(path) in RANK, "add the new module to LAYERS"
         assert wrong_imports(path, module) == []
+
+
+def test_the_diagram_in_the_docs_is_what_is_checked() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    diagram = text.split("## Imports point down")[1].split("```")[1]
+    layers = " ".join(diagram.split()).split(" -> ")
+    assert tuple(tuple(layer.split(", ")) for layer in layers) == LAYERS
+
+
+def test_every_layer_is_of_parts_that_exist() -> None:
+    assert set(RANK) == {part_of(path) for path in FILES} - {"__init__"}
 
 
 def test_methods_never_import_each_other() -> None:
