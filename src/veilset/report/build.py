@@ -1,8 +1,7 @@
 """Writes the two reports of a run: `release/report.html` may be shared, `vault/report.html` may not.
 
 The public page is made from the files of the release (noisy scores among them, where they were bought) and from scores
-on public test sets, nothing else: the function
-that makes it is never handed the vault.
+on public test sets, nothing else: the function that makes it is never handed the vault.
 """
 
 from __future__ import annotations
