@@ -34,6 +34,7 @@ from veilset.data.spec import ImageSet
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients, GradientTerms, clipped_mean
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients
 from veilset.engines.shard_teaching import CLIP, EACH_NORM, NORMS_EVERY
+from veilset.engines.training_steps import step_along
 from veilset.files import write_atomically
 from veilset.nets.classifiers import ConvNet
 from veilset.nets.generators import UpsamplingGenerator
@@ -125,9 +126,7 @@ class Gan:
                     real[step] = lengths(self.of_real, *self.private.batch(draw))
             gradient = self.private.release_mean(self.of_real, draw, self.door, GAN_NOISE).float()
             gradient = gradient + clipped_mean(self.of_fake, images.detach(), labels, GAN_CLIP)
-            for value, piece in zip(self.network.parameters(), self.of_real.shaped(gradient), strict=True):
-                value.grad = piece
-            self.critic.step()
+            step_along(self.critic, self.of_real.shaped(gradient))
             self._learn()
         self.ledger.close()
         return real, fake

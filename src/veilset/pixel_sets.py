@@ -6,7 +6,6 @@ endlessly many images, whose mean has to be estimated (`engines.matching`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.matching import Target
+from veilset.engines.training_steps import faded
 from veilset.errors import ConfigError
 from veilset.nets.jitter import Jitter
 from veilset.randomness import named_generator
@@ -45,7 +45,7 @@ def match_pixels(
     odds = torch.randn(shape, generator=draws, device=device).requires_grad_()
     optimiser = torch.optim.Adam([odds], lr=RATE)
     for step in range(steps):
-        optimiser.param_groups[0]["lr"] = RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimiser.param_groups[0]["lr"] = RATE * faded(step, steps)
         classes = torch.randperm(spec.num_classes, generator=order)[:CLASSES_PER_STEP].to(device)
         images = jitter(odds[classes].sigmoid().flatten(0, 1), draws)
         loss = torch.stack([_distance(target, images, classes, networks_per_step, order) for target in targets]).sum()

@@ -15,6 +15,7 @@ from torch import Tensor
 from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients
 from veilset.engines.clipped_gradients import clipped_mean
 from veilset.engines.cuda_graphs import GraphedStep
+from veilset.engines.training_steps import step_along
 from veilset.nets.aggregating_critics import AggregatingCritic
 from veilset.nets.generators import UpsamplingGenerator
 
@@ -118,10 +119,7 @@ class Adversary:
     def _teach_step(self, labels: Tensor) -> None:
         images = self.generator.sample(labels, self.draws)
         loss = real_loss(self.critic.score(self.critic.features(images, labels)))
-        weights = list(self.generator.parameters())
-        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-            weight.grad = gradient
-        self.optimiser.step()
+        step_along(self.optimiser, torch.autograd.grad(loss, list(self.generator.parameters())))
 
 
 def real_loss(scores: Tensor) -> Tensor:

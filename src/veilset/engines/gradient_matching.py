@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, grad_and_value
 from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
+from veilset.engines.training_steps import step_along
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.image_sets import labels_of
 from veilset.randomness import initialise
@@ -121,9 +122,7 @@ class GradientMatching:
     def _match_step(self, *gradients: Tensor) -> None:
         images, wanted = self.images(), list(self.images.parameters())
         slopes, distance = self._fused_slopes(images.detach(), *gradients)
-        for value, gradient in zip(wanted, torch.autograd.grad(images, wanted, slopes), strict=True):
-            value.grad = gradient
-        self.optimiser.step()
+        step_along(self.optimiser, torch.autograd.grad(images, wanted, slopes))
         self.images.keep_to_range()
         self.distance.copy_(distance)
 
@@ -155,9 +154,7 @@ class GradientMatching:
 
     def _train_step(self, rows: Tensor) -> None:
         loss = self._fused_loss(self._shown[rows], self.labels[rows])
-        for value, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
-            value.grad = gradient
-        self.trainer.step()
+        step_along(self.trainer, torch.autograd.grad(loss, self.weights))
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         # In half precision on CUDA, as the private gradients of the same network: five of these go with each of those.

@@ -9,7 +9,6 @@ from those of earlier steps, which are remembered: the generator changes slowly,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from veilset.compilation import fused_on_cuda
 from veilset.engines.checkpointing import Checkpoints, keep, restore
 from veilset.engines.cuda_graphs import GraphedStep
+from veilset.engines.training_steps import faded
 from veilset.engines.weight_average import WeightAverage
 from veilset.nets.feature_bank import Bank
 from veilset.nets.generators import UpsamplingGenerator
@@ -110,8 +110,7 @@ class _Matching:
         self.generator.train()
         progress(first, steps)
         for step in range(first, steps):
-            share = min(1.0, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * step / steps))
-            self.rate.fill_(self.effort.learning_rate * share)
+            self.rate.fill_(self.effort.learning_rate * (min(1.0, (step + 1) / WARM_UP) * faded(step, steps)))
             self.take_step(*self.choices())
             if (step + 1) % self.effort.checkpoint_every == 0 or step + 1 == steps:
                 self._keep(checkpoints, name, step + 1)

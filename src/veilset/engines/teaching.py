@@ -8,7 +8,6 @@ function of their own shard, of released values and of public draws.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from veilset.engines.checkpointing import Checkpoints, keep, restore
 from veilset.engines.critic_training import Fakes, PooledFakes
+from veilset.engines.training_steps import faded
 from veilset.engines.weight_average import WeightAverage
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
@@ -164,7 +164,7 @@ def teach(
 
     for step in range(first, last):
         for group in optimiser.param_groups:
-            group["lr"] = effort.learning_rate * _faded(step / effort.steps if effort.fading else 0.0)
+            group["lr"] = effort.learning_rate * faded(step / effort.steps if effort.fading else 0.0)
         images, gradient = lesson(step)
         optimiser.zero_grad()
         images.backward(gradient)  # type: ignore[no-untyped-call]
@@ -189,7 +189,3 @@ def _batch(
 
 def _named(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"teachers {name}": value for name, value in state.items()}
-
-
-def _faded(done: float) -> float:
-    return 0.5 * (1 + math.cos(math.pi * done))

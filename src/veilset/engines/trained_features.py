@@ -12,6 +12,7 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
+from veilset.engines.training_steps import faded
 from veilset.nets.feature_bank import LEVEL, MAP, CentredBank, FeatureBank, in_range, shapes, soft_features
 from veilset.nets.jitter import Jitter
 
@@ -62,7 +63,7 @@ def train_bank(
 
     take_step = GraphedStep(step, [torch.zeros(BATCH, dtype=torch.int64, device=device)], [draws])
     for number in range(steps):
-        rate.fill_(RATE * 0.5 * (1 + math.cos(math.pi * number / steps)))
+        rate.fill_(RATE * faded(number, steps))
         take_step(torch.randint(len(images), (BATCH,), generator=draws, device=device))
         progress(number + 1, steps)
     return FeatureBank.quantised(weights).to(device)

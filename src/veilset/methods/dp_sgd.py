@@ -23,6 +23,7 @@ from veilset.engines.gradient_matching import Standard
 from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.sampled_sets import CPU_SPEED, SampledReleases, multiplications, standardised_losses
+from veilset.engines.training_steps import step_along
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, Mechanism, PublicFacts, register_other
 from veilset.nets.classifiers import ConvNet
@@ -97,8 +98,5 @@ class DpSgd(SampledReleases, Mechanism):
         optimiser = torch.optim.SGD(network.parameters(), lr=config.learning_rate)
         kept = (network, optimiser, draws)
         for _ in self.steps_to_go(config, context, DOING, CHECKPOINT_EVERY, "classifier", *kept):
-            released = private.release(gradients, context.door, context.noise_multiplier)
-            for value, gradient in zip(network.parameters(), released, strict=True):
-                value.grad = gradient
-            optimiser.step()
+            step_along(optimiser, private.release(gradients, context.door, context.noise_multiplier))
         return network

@@ -44,6 +44,7 @@ from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients
 from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
 from veilset.engines.sampled_sets import CPU_SPEED
+from veilset.engines.training_steps import step_along
 from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet
 from veilset.nets.classifiers import restart
@@ -171,10 +172,7 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
     doing = left_out("pre-training a classifier", last, config.classifier_steps)
     every = steps_between(config.classifier_steps, CHECKPOINT_EVERY)
     for step in range(done, last):
-        gradients = step_of(private, classifier, context.door, noise, compression)
-        for weight, gradient in zip(classifier.parameters(), gradients, strict=True):
-            weight.grad = gradient
-        optimiser.step()
+        step_along(optimiser, step_of(private, classifier, context.door, noise, compression))
         if (step + 1) % every == 0 or step + 1 == last:
             keep(context.checkpoints, "classifier", step + 1, classifier, optimiser, coins)
         context.progress(doing, step + 1, last)

@@ -25,6 +25,7 @@ from veilset.engines.gradient_matching import FreePixels
 from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
 from veilset.engines.targets import usable_counts
+from veilset.engines.training_steps import faded
 from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.half_precision import half_precision
@@ -106,7 +107,7 @@ class Ndpdc(SampledSet, Synthesizer):
             )  # fmt: skip
             counts += sums[:, -1] / config.total_weight
             targets = (sums[:, :-1] / usable_counts(counts / (step + 1), config.group)[:, None]).float()
-            optimiser.param_groups[0]["lr"] = config.pixel_rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+            optimiser.param_groups[0]["lr"] = config.pixel_rate * faded(step, config.steps)
             distance = match_means(network, made, optimiser, targets, config.clip_norm)
             if (step + 1) % HISTORY_EVERY == 0:
                 context.history("matching distance", step + 1, float(distance))
