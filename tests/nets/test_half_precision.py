@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from veilset.data.spec import ImageSpec
 from veilset.nets import half_precision as module
 from veilset.nets.feature_bank import FeatureBank
-from veilset.nets.half_precision import half_precision
+from veilset.nets.half_precision import half_on_cuda, half_precision
 from veilset.randomness import named_generator
 
 CPU = torch.device("cpu")
@@ -30,6 +30,12 @@ def test_layers_are_half_precise_only_on_a_cpu_that_multiplies_so(
     on_a_cpu(monkeypatch, multiplies=multiplies)
     with half_precision(CPU):
         assert F.linear(torch.ones(2, 3), torch.ones(4, 3)).dtype is expected
+
+
+def test_what_is_half_precise_on_cuda_alone_is_not_so_on_any_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_cpu(monkeypatch, multiplies=True)
+    with half_on_cuda(CPU):
+        assert F.linear(torch.ones(2, 3), torch.ones(4, 3)).dtype is torch.float32
 
 
 def in_both_precisions(

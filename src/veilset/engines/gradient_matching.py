@@ -20,6 +20,7 @@ from veilset.data.spec import ImageSpec
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.engines.training_steps import step_along
 from veilset.nets.generators import UpsamplingGenerator
+from veilset.nets.half_precision import half_on_cuda
 from veilset.nets.image_sets import labels_of
 from veilset.randomness import initialise
 
@@ -158,7 +159,7 @@ class GradientMatching:
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         # In half precision on CUDA, as the private gradients of the same network: five of these go with each of those.
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=images.is_cuda):
+        with half_on_cuda(images.device):
             return F.cross_entropy(self.network(images), labels)
 
 

@@ -115,9 +115,7 @@ class _Matching:
             if (step + 1) % self.effort.checkpoint_every == 0 or step + 1 == steps:
                 self._keep(checkpoints, name, step + 1)
             progress(step + 1, steps)
-        with torch.no_grad():
-            for weight, value in zip(self.generator.parameters(), self.average.values, strict=True):
-                weight.copy_(value)
+        self.average.put_in_place()
         return self.generator.eval()
 
     def choices(self) -> list[Tensor]:
@@ -173,9 +171,9 @@ class _Matching:
 
     def _state(self) -> dict[str, Tensor]:
         """What a checkpoint holds beside generator and optimiser."""
-        lists = {"average": self.average.values, "residuals": self.residuals, "seen": self.seen}
+        lists = {"residuals": self.residuals, "seen": self.seen}
         numbered = {f"{name} {place}": value for name, values in lists.items() for place, value in enumerate(values)}
-        return {**numbered, "updates": self.average.updates, "now": self.now, "order": self.streams.order.get_state()}
+        return {**self.average.tensors(), **numbered, "now": self.now, "order": self.streams.order.get_state()}
 
 
 def _mean_of_others(features: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.errors import ConfigError
+from veilset.nets.half_precision import half_on_cuda
 
 Forward = Callable[[Tensor], Tensor]
 Losses = Callable[[Forward, Tensor, Tensor], Tensor]
@@ -105,7 +106,7 @@ class PerSampleGradients:
 
         hooks = [layer.register_forward_hook(note) for layer in self._layers]
         try:
-            with torch.enable_grad(), _half_on_cuda(inputs):
+            with torch.enable_grad(), half_on_cuda(inputs.device):
                 losses = _one_for_each(self.losses(self.network, inputs, labels), len(inputs))
         finally:
             for hook in hooks:
@@ -127,7 +128,7 @@ class PerSampleGradients:
             return _one_for_each(self.losses(forward, one_input[None], one_label[None]), 1).sum()
 
         parameters = {name: value.detach() for name, value in self.parameters.items()}
-        with _half_on_cuda(inputs):
+        with half_on_cuda(inputs.device):
             found = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
         return torch.cat([found[name].flatten(1).float() for name in self.parameters], dim=1)
 
@@ -187,10 +188,6 @@ def _one_for_each(losses: Tensor, number: int) -> Tensor:
             "Do not reduce them: a mean over records scales each by how many others there are.",
         )
     return losses
-
-
-def _half_on_cuda(inputs: Tensor) -> torch.autocast:
-    return torch.autocast("cuda", dtype=torch.bfloat16, enabled=inputs.is_cuda)
 
 
 Rule = Callable[[nn.Module, Tensor, Tensor, Tensor | None, Tensor | None], None]

@@ -150,7 +150,7 @@ def teach(
     """
     optimiser = torch.optim.Adam(generator.parameters(), lr=effort.learning_rate, betas=effort.betas, fused=True)
     average = WeightAverage(list(generator.parameters()), effort.average)
-    averages = {**{f"average {n}": value for n, value in enumerate(average.values)}, "updates": average.updates}
+    averages = average.tensors()
     state = teachers.state_dict()
     first = restore(checkpoints, NAME, generator, optimiser, draws, {**averages, **_named(state)})
     teachers.load_state_dict(state)
@@ -173,9 +173,7 @@ def teach(
         if (step + 1) % effort.checkpoint_every == 0 or step + 1 == last:
             keep_after(step + 1)
         progress(step + 1, last)
-    with torch.no_grad():
-        for weight, value in zip(generator.parameters(), average.values, strict=True):
-            weight.copy_(value)
+    average.put_in_place()
     generator.eval()
 
 

@@ -24,3 +24,13 @@ class WeightAverage:
         change = torch._foreach_sub([weight.detach() for weight in self.weights], self.values)
         torch._foreach_mul_(change, share)
         torch._foreach_add_(self.values, change)
+
+    @torch.no_grad()
+    def put_in_place(self) -> None:
+        """The network has its average for weights from now on."""
+        for weight, value in zip(self.weights, self.values, strict=True):
+            weight.copy_(value)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint keeps of it, by name."""
+        return {**{f"average {place}": value for place, value in enumerate(self.values)}, "updates": self.updates}

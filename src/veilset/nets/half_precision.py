@@ -13,6 +13,11 @@ def half_precision(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" or multiplies_bfloat16())
 
 
+def half_on_cuda(device: torch.device) -> torch.autocast:
+    """The same on CUDA alone: on a CPU gradients of a network stay those of float32."""
+    return torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda")
+
+
 @cache
 def multiplies_bfloat16() -> bool:
     """Whether this CPU has an instruction for it. Others imitate it, which takes longer than float32."""
