@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
-from veilset.nets.classifiers import materialise
-from veilset.randomness import initialise
+from veilset.nets.classifiers import draw_weights
 
 KERNEL, WIDEST = 4, 8
 """Side of a convolution; how many times as wide as the first one the widest may be."""
@@ -82,8 +81,7 @@ class SplitConvNet(nn.Module):
 
     def drawn(self, generator: torch.Generator) -> Self:
         """Itself, with memory and weights."""
-        materialise(self, generator)
-        initialise(self, generator)
+        draw_weights(self, generator)
         return self
 
     def forward(self, images: Tensor) -> Tensor:

@@ -20,21 +20,26 @@ def dropout(values: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     return values * (keep * (1 / (1 - rate))).to(values.dtype)
 
 
-def materialise(module: nn.Module, generator: torch.Generator) -> None:
-    """Gives memory to a module built on the meta device, and to its norms the start values 1 and 0."""
+def masks_of(module: nn.Module, dropout_generator: torch.Generator | None) -> torch.Generator | None:
+    """Where ``module`` draws its dropout masks from, or None where it draws none because it is not in training."""
+    if module.training and dropout_generator is None:
+        raise ConfigError(
+            "a generator for the dropout masks", "none in training mode", "Pass one, or call eval() first."
+        )
+    return dropout_generator if module.training else None
+
+
+def draw_weights(module: nn.Module, generator: torch.Generator) -> None:
+    """Gives memory and weights to a module built on the meta device."""
     module.to_empty(device=generator.device)
-    reset_norms(module)
-
-
-def reset_norms(module: nn.Module) -> None:
-    for layer in module.modules():
-        if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
-            layer.reset_parameters()
+    restart(module, generator)
 
 
 def restart(module: nn.Module, generator: torch.Generator) -> None:
-    """New weights in the old tensors, where a CUDA graph expects them."""
-    reset_norms(module)
+    """New weights, and norms at 1 and 0, in the old tensors, where a CUDA graph expects them."""
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
+            layer.reset_parameters()
     initialise(module, generator)
 
 
@@ -55,16 +60,11 @@ class PaperCnn(nn.Module):
             self.conv2 = nn.Conv2d(32, 64, 3)
             self.dense1 = nn.Linear(pooled_values, 128)
             self.dense2 = nn.Linear(128, spec.num_classes)
-        materialise(self, generator)
-        initialise(self, generator)
+        draw_weights(self, generator)
 
     def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
         """Images in [0, 1] to logits. In training mode the dropout masks are drawn from ``dropout_generator``."""
-        if self.training and dropout_generator is None:
-            raise ConfigError(
-                "a generator for the dropout masks", "none in training mode", "Pass one, or call eval() first."
-            )
-        masks = dropout_generator if self.training else None
+        masks = masks_of(self, dropout_generator)
         # ReLU and max-pool commute, gradients included; pooling first leaves ReLU a quarter of the work.
         hidden = F.relu(F.max_pool2d(self.conv2(F.relu(self.conv1(images))), 2)).flatten(1)
         hidden = hidden if masks is None else dropout(hidden, 0.25, masks)
@@ -92,8 +92,7 @@ class LeNet5(nn.Module):
             self.dense1 = nn.Linear(16 * rows * columns, 120)
             self.dense2 = nn.Linear(120, 84)
             self.dense3 = nn.Linear(84, spec.num_classes)
-        materialise(self, generator)
-        initialise(self, generator)
+        draw_weights(self, generator)
 
     def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
         hidden = F.relu(F.max_pool2d(self.conv1(images), 2))
@@ -120,8 +119,7 @@ class ConvNet(nn.Module):
             )
             self.norms = nn.ModuleList(nn.GroupNorm(width, width) for _ in self.convs)
             self.dense = nn.Linear(width * rows * columns, spec.num_classes)
-        materialise(self, generator)
-        initialise(self, generator)
+        draw_weights(self, generator)
 
     def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
         return self.dense(self.features(images))

@@ -9,14 +9,12 @@ from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
-from veilset.nets.classifiers import materialise
-from veilset.randomness import initialise
+from veilset.nets.classifiers import draw_weights, masks_of
 
 
 def _he_normal(module: nn.Module, generator: torch.Generator) -> None:
     """Convolutions as in He et al. 2015 (fan out), norms at 1 and 0, the last dense layer as torch draws it."""
-    materialise(module, generator)
-    initialise(module, generator)
+    draw_weights(module, generator)
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             fan_out = layer.weight.shape[0] * layer.weight[0, 0].numel()
@@ -57,7 +55,21 @@ def _stages(widths: tuple[int, int, int], blocks: int) -> list[tuple[int, int]]:
     return [(width, 2 if stage and not block else 1) for stage, width in enumerate(widths) for block in range(blocks)]
 
 
-class ResNet(nn.Module):
+class _PlainResNet(nn.Module):
+    """A stem, residual blocks one after the other, and a dense layer on the mean of each map; without dropout."""
+
+    stem: _ConvNorm
+    blocks: nn.ModuleList
+    dense: nn.Linear
+
+    def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
+        hidden = F.relu(self.stem(images), inplace=True)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.dense(hidden.mean((2, 3)))
+
+
+class ResNet(_PlainResNet):
     """Basic blocks of 16, 32 and 64 channels with projection shortcuts; depth 6n + 2.
 
     Depth 110 has 1,730,714 parameters for RGB and ten classes, 2,752 of them in projections and their norms.
@@ -80,14 +92,8 @@ class ResNet(nn.Module):
             self.dense = nn.Linear(before, spec.num_classes)
         _he_normal(self, generator)
 
-    def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
-        hidden = F.relu(self.stem(images), inplace=True)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.dense(hidden.mean((2, 3)))
 
-
-class ResNeXt(nn.Module):
+class ResNeXt(_PlainResNet):
     """29 layers, 8 groups of 64 channels in the first stage (34.4 M parameters). Reference: Xie et al. 2017, CIFAR."""
 
     GROUPS = 8
@@ -110,12 +116,6 @@ class ResNeXt(nn.Module):
         with torch.no_grad():
             self.dense.weight.normal_(0, (2 / self.dense.in_features) ** 0.5, generator=generator)
             self.dense.bias.zero_()
-
-    def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
-        hidden = F.relu(self.stem(images), inplace=True)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.dense(hidden.mean((2, 3)))
 
 
 class _WideBlock(nn.Module):
@@ -167,11 +167,7 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
         """In training mode the dropout masks are drawn from ``dropout_generator``."""
-        if self.training and dropout_generator is None:
-            raise ConfigError(
-                "a generator for the dropout masks", "none in training mode", "Pass one, or call eval() first."
-            )
-        masks = dropout_generator if self.training else None
+        masks = masks_of(self, dropout_generator)
         hidden = self.stem(images)
         for block, (width, stride) in zip(self.blocks, self.STAGES, strict=True):
             draws = None if masks is None else _draws(hidden, width, stride, masks)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from veilset.data.spec import ImageSpec
-from veilset.randomness import initialise
+from veilset.nets.classifiers import draw_weights
 
 SIDE = 32
 _WIDTHS = (64, 128, (256, 256), (512, 512), (512, 512))
@@ -33,11 +33,7 @@ class Vgg11(nn.Module):
                 layers.append(nn.MaxPool2d(2))
             self.stages = nn.Sequential(*layers)
             self.dense = nn.Linear(inside, spec.num_classes)
-        self.to_empty(device=generator.device)
-        for layer in layers:
-            if isinstance(layer, nn.BatchNorm2d):
-                layer.reset_parameters()  # ones and zeros: no randomness
-        initialise(self, generator)
+        draw_weights(self, generator)
 
     def forward(self, images: Tensor, dropout_generator: torch.Generator | None = None) -> Tensor:
         """Images in [0, 1] to logits. There is no dropout."""
