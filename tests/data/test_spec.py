@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -35,6 +37,14 @@ def test_subset_takes_rows_and_masks() -> None:
         assert picked.ids == ("x", "z")
         assert picked.users == ("p", "q")
         assert (picked.pixels == images.pixels[rows]).all()
+
+
+def test_what_is_readable_is_the_set_without_its_null_records() -> None:
+    whole = load(small_images(4), [0, 1, 0, 1], ids=list("wxyz"))
+    assert whole.readable() is whole
+    holed = replace(whole, valid=torch.tensor([True, False, True, True]))
+    assert (holed.readable().ids, bool(holed.readable().valid.all())) == (("w", "y", "z"), True)
+    assert len(replace(whole, valid=torch.zeros(4, dtype=torch.bool)).readable()) == 0
 
 
 def test_valid_must_match_the_records() -> None:

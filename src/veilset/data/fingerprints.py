@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from torch import Tensor
 
-from veilset.data.options import Progress
+from veilset.data.options import ImageProgress
 from veilset.data.spec import Images
 
 BATCH = 500
@@ -22,7 +22,7 @@ HASH_BYTES = 8
 _RECORD = np.dtype([("label", "<i8"), ("readable", "?"), ("pixels", "<u8")])
 
 
-def fingerprints(images: Images, key: bytes, progress: Progress = lambda done, total: None) -> np.ndarray:
+def fingerprints(images: Images, key: bytes, progress: ImageProgress = lambda done, total: None) -> np.ndarray:
     """The hashes of all readable images, sorted and each once, as uint64: 8 bytes an image, and no order of records.
 
     Pixels alone are hashed, after decoding and resizing: another file format, name or label is still the same image.
@@ -32,7 +32,7 @@ def fingerprints(images: Images, key: bytes, progress: Progress = lambda done, t
 
 
 def record_fingerprint(
-    images: Images, key: bytes, progress: Progress = lambda done, total: None
+    images: Images, key: bytes, progress: ImageProgress = lambda done, total: None
 ) -> tuple[np.ndarray, np.ndarray]:
     """One hash of all records in their order, with their labels, ids and users; and, of the same pass, `fingerprints`.
 
@@ -55,7 +55,7 @@ def count_known(images: Images, known: np.ndarray, key: bytes) -> int:
 def _hashes(
     images: Images,
     key: bytes,
-    progress: Progress = lambda done, total: None,
+    progress: ImageProgress = lambda done, total: None,
     each: Callable[[bytes], object] = lambda rows: None,
 ) -> np.ndarray:
     """The hashes of all readable images in their order; `each` is told of every record, readable or not."""

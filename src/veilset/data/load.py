@@ -18,7 +18,7 @@ from veilset.data.known import KNOWN, open_known
 from veilset.data.lazy import LazyImages
 from veilset.data.manifest import is_manifest, open_manifest
 from veilset.data.npz import open_npz
-from veilset.data.options import Color, Fit, Progress, ReadOptions, Split
+from veilset.data.options import Color, Fit, ImageProgress, ReadOptions, Split
 from veilset.data.spec import ImageSet, ImageSpec, Source
 from veilset.data.untrusted import untrusted
 from veilset.errors import ConfigError, DataError
@@ -53,7 +53,7 @@ def load(
     users: Any = None,
     strict: bool = False,
     benchmark: str | None = None,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> ImageSet:
     """Reads a labelled image collection into memory.
 

@@ -12,7 +12,7 @@ from veilset.errors import ConfigError
 Fit = Literal["crop", "stretch"]
 Color = Literal["grey", "rgb"]
 Split = Literal["train", "test"]
-Progress = Callable[[int, int], None]
+ImageProgress = Callable[[int, int], None]
 """Called with (images done, images in total)."""
 
 FITS = ("crop", "stretch")
@@ -35,7 +35,7 @@ class ReadOptions:
     users: Any = None
     strict: bool = False
     source: Source = field(default_factory=Source)
-    progress: Progress | None = None
+    progress: ImageProgress | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _checked_size(self.size))

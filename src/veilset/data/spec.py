@@ -231,6 +231,10 @@ class ImageSet:
             source=self.source,
         )
 
+    def readable(self) -> ImageSet:
+        """Itself without null records."""
+        return self if bool(self.valid.all()) else self.subset(self.valid)
+
     def of_classes(self, names: Sequence[str]) -> ImageSet:
         """The records of these classes, which are numbered anew in the order given.
 

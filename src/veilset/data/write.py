@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from veilset.data.fitting import array_to_image
-from veilset.data.options import Progress
+from veilset.data.options import ImageProgress
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, DataError
 from veilset.files import require_new_file
@@ -28,7 +28,7 @@ def is_archive(out: Path) -> bool:
     return out.suffix.lower() == ".npz"
 
 
-def write_images(images: ImageSet, out: Path, progress: Progress | None = None) -> None:
+def write_images(images: ImageSet, out: Path, progress: ImageProgress | None = None) -> None:
     """`write_npz` or `write_folder`, by the name of ``out``."""
     if is_archive(out):
         write_npz(images, out)
@@ -45,7 +45,7 @@ def check_writable(out: Path, *, archive: bool) -> None:
         _check_empty(out)
 
 
-def write_folder(images: ImageSet, out: Path | str, progress: Progress | None = None) -> None:
+def write_folder(images: ImageSet, out: Path | str, progress: ImageProgress | None = None) -> None:
     """Writes ``out/<class>/000001.png`` and so on, numbered per class. Null records are left out.
 
     Class names are safe as folder names: `ImageSpec` refuses any other.
@@ -71,7 +71,7 @@ def _check_empty(out: Path) -> None:
         raise DataError("a new or empty folder", f"{out} exists and is not one", "Choose another folder.")
 
 
-def _write_files(images: ImageSet, folders: list[Path], progress: Progress | None) -> None:
+def _write_files(images: ImageSet, folders: list[Path], progress: ImageProgress | None) -> None:
     written = [0] * len(folders)
     pixels, labels, valid = images.pixels.cpu().numpy(), images.labels.tolist(), images.valid.tolist()
     for row, label in enumerate(labels):

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from veilset.data.spec import ImageSet
+from veilset.engines.contexts import Progress
 from veilset.errors import ConfigError, DataError
 from veilset.evaluate import copies, inception_score, manifold, moments
 from veilset.evaluate.cached import extract, extract_cached
+from veilset.evaluate.counting import UnitCount
 from veilset.evaluate.distances import statistics_device
 from veilset.evaluate.extractors import Extractor, get_extractor
 from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.scores import Score
 from veilset.randomness import named_generator
 
-Progress = Callable[[str, int, int], None]
-"""Called with (message, units done, units in total)."""
 Result = tuple[float, dict[str, Any]]
 DEFAULT_METRICS = ("fid", "kid", "precision", "recall", "density", "coverage", "duplicates", "nearest-real")
 _WEAK_CLASSIFIER = 0.8
@@ -52,7 +52,7 @@ def fidelity(
     check_metrics(metrics)
     check_shapes(synthetic.spec, real.spec)
     check_classes(synthetic.spec, real.spec)
-    synthetic, real = _readable(synthetic, "synthetic"), _readable(real, "real")
+    synthetic, real = _several(synthetic.readable(), "synthetic"), _several(real.readable(), "real")
     needs_features = any(METRICS[name].features for name in metrics)
     if isinstance(extractor, str) and needs_features:
         extractor = get_extractor(extractor, device=device)
@@ -65,21 +65,9 @@ def fidelity(
         network_device=torch.device(device),
         cache=cache,
         is_epochs=is_epochs,
-        report=_Counter(total, progress),
+        report=UnitCount(total, progress),
     )
     return [_score(name, pair) for name in metrics]
-
-
-class _Counter:
-    """Units of work over the whole evaluation: an image through the extractor, an epoch, a metric."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self.done, self.total, self.progress = 0, total, progress
-
-    def __call__(self, message: str, units: int = 0) -> None:
-        self.done += units
-        if self.progress is not None:
-            self.progress(message, self.done, self.total)
 
 
 @dataclass(kw_only=True)
@@ -93,7 +81,7 @@ class _Pair:
     network_device: torch.device
     cache: Path | None
     is_epochs: int
-    report: _Counter
+    report: UnitCount
 
     @cached_property
     def features(self) -> tuple[Tensor, Tensor]:
@@ -244,8 +232,7 @@ def check_metrics(metrics: Sequence[str]) -> None:
         )
 
 
-def _readable(images: ImageSet, side: str) -> ImageSet:
-    kept = images if bool(images.valid.all()) else images.subset(images.valid)
-    if len(kept) < 2:
-        raise DataError(f"at least 2 {side} images", f"{len(kept)}", "Sample or read more images.")
-    return kept
+def _several(images: ImageSet, side: str) -> ImageSet:
+    if len(images) < 2:
+        raise DataError(f"at least 2 {side} images", f"{len(images)}", "Sample or read more images.")
+    return images

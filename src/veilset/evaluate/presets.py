@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from veilset.data.spec import ImageSet
+from veilset.engines.contexts import Progress
 from veilset.errors import ConfigError
 from veilset.evaluate.classifiers import THIRTEEN
 from veilset.evaluate.scores import Score, average, calibrated
-from veilset.evaluate.utility import Progress, gen2real, real2real
+from veilset.evaluate.utility import gen2real, real2real
 
 Measure = Callable[..., list[Score]]
 

@@ -1,5 +1,7 @@
 """Utility of synthetic data: what a classifier that saw nothing else learns about the real world, and the reverse."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -8,13 +10,13 @@ import torch
 from torch import Tensor
 
 from veilset.data.spec import ImageSet, ImageSpec
+from veilset.engines.contexts import Progress
 from veilset.errors import ConfigError, DataError
 from veilset.evaluate.classifiers import CLASSIFIERS, FitContext, Predict
+from veilset.evaluate.counting import UnitCount
 from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.scores import Score
 
-Progress = Callable[[str, int, int], None]
-"""Called with (message, units done, units in total)."""
 MAX_CONFUSED = 100
 """Above this many classes a confusion matrix has more numbers than anybody reads."""
 
@@ -34,10 +36,8 @@ def gen2real(
 
     Raises: DataError where the two sets do not fit together, ConfigError for an unknown classifier or unusable seeds.
     """
-    check_choices(classifiers, seeds)
-    check_sets(synthetic.spec, test.spec)
     sides = _Sides("gen2real", _Side(synthetic, "synthetic"), _Side(test, "real"))
-    return _evaluate(sides, classifiers, seeds, torch.device(device), progress)
+    return _evaluate(sides, classifiers, seeds, device, progress)
 
 
 def real2gen(
@@ -54,10 +54,8 @@ def real2gen(
     A generator that shows one prototype per class gets full marks, so the score means little without gen2real. The
     scores are private unless the real set is a public benchmark. Raises what `gen2real` raises.
     """
-    check_choices(classifiers, seeds)
-    check_sets(synthetic.spec, real.spec)
     sides = _Sides("real2gen", _Side(real, "real"), _Side(synthetic, "synthetic"))
-    return _evaluate(sides, classifiers, seeds, torch.device(device), progress)
+    return _evaluate(sides, classifiers, seeds, device, progress)
 
 
 def real2real(
@@ -73,10 +71,8 @@ def real2real(
 
     Private unless both sets are public benchmarks. Raises what `gen2real` raises.
     """
-    check_choices(classifiers, seeds)
-    check_sets(real.spec, test.spec)
     sides = _Sides("real2real", _Side(real, "real"), _Side(test, "real"))
-    return _evaluate(sides, classifiers, seeds, torch.device(device), progress)
+    return _evaluate(sides, classifiers, seeds, device, progress)
 
 
 def released2real(predict: Predict, test: ImageSet, *, metric: str) -> Score:
@@ -84,7 +80,7 @@ def released2real(predict: Predict, test: ImageSet, *, metric: str) -> Score:
 
     Raises: DataError for a test set without images.
     """
-    side = _Side(_without_null_records(test), "real")
+    side = _Side(test.readable(), "real")
     _check_test(side)
     started = time.perf_counter()
     answers = predict(side.images.pixels)[None]
@@ -107,9 +103,9 @@ def fitted_classifiers(
     They are functions of the synthetic images and of public seeds alone: no test image is at hand here.
     """
     check_choices(classifiers, seeds)
-    train = _Side(_without_null_records(synthetic), "synthetic")
+    train = _Side(synthetic.readable(), "synthetic")
     _check_every_class(train)
-    run = _Run(device, sum(CLASSIFIERS[name].num_ticks for name in classifiers) * len(seeds), progress)
+    run = _Run.of(classifiers, seeds, device, progress)
     for name in classifiers:
         for seed in seeds:
             yield CLASSIFIERS[name].fit(train.images, run.context(f"gen2real/{name}", seed, warn))
@@ -131,25 +127,34 @@ class _Sides(NamedTuple):
 
 
 def _evaluate(
-    sides: _Sides, classifiers: Sequence[str], seeds: Sequence[int], device: torch.device, progress: Progress | None
+    sides: _Sides,
+    classifiers: Sequence[str],
+    seeds: Sequence[int],
+    device: torch.device | str,
+    progress: Progress | None,
 ) -> list[Score]:
-    train, test = (_Side(_without_null_records(side.images), side.kind) for side in (sides.train, sides.test))
+    check_choices(classifiers, seeds)
+    # Errors ask for other real images: synthetic ones are as their model makes them.
+    ours, real = (sides.test, sides.train) if sides.test.kind == "synthetic" else (sides.train, sides.test)
+    check_sets(ours.images.spec, real.images.spec)
+    train, test = (_Side(side.images.readable(), side.kind) for side in (sides.train, sides.test))
     _check_contents(train, test)
-    total = sum(CLASSIFIERS[name].num_ticks for name in classifiers) * len(seeds)
-    run = _Run(device, total, progress)
+    run = _Run.of(classifiers, seeds, torch.device(device), progress)
     return [_score(name, _Sides(sides.family, train, test), seeds, run) for name in classifiers]
 
 
-class _Run:
-    """Counts units of work over all classifiers and seeds, so that one bar shows the whole evaluation."""
+class _Run(NamedTuple):
+    """What the fits of all classifiers and seeds share."""
 
-    def __init__(self, device: torch.device, total: int, progress: Progress | None) -> None:
-        self.device, self.done, self.total, self.progress = device, 0, total, progress
+    device: torch.device
+    report: UnitCount
 
-    def report(self, message: str, units: int = 0) -> None:
-        self.done += units
-        if self.progress is not None:
-            self.progress(message, self.done, self.total)
+    @classmethod
+    def of(
+        cls, classifiers: Sequence[str], seeds: Sequence[int], device: torch.device, progress: Progress | None
+    ) -> _Run:
+        ticks = sum(CLASSIFIERS[name].num_ticks for name in classifiers) * len(seeds)
+        return cls(device, UnitCount(ticks, progress))
 
     def context(self, metric: str, seed: int, warn: Callable[[str], None]) -> FitContext:
         return FitContext(
@@ -256,10 +261,6 @@ def check_sets(ours: ImageSpec, real: ImageSpec) -> None:
             "two or more classes", "one", "A classifier needs something to tell apart: measure fidelity instead."
         )
     check_classes(ours, real)
-
-
-def _without_null_records(images: ImageSet) -> ImageSet:
-    return images if bool(images.valid.all()) else images.subset(images.valid.nonzero().flatten())
 
 
 def _check_contents(train: _Side, test: _Side) -> None:
