@@ -15,7 +15,8 @@ from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet
 from veilset.data.write import write_folder
 from veilset.dp_scores import buy_scores
-from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
+from veilset.evaluate.classifiers import CLASSIFIERS
+from veilset.evaluate.fitting import Classifier
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.run_folder import RunFolder
 from veilset.score_release import NoisyScores

@@ -31,7 +31,8 @@ from veilset.errors import (
     RunError,
     VeilsetError,
 )
-from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
+from veilset.evaluate.classifiers import CLASSIFIERS
+from veilset.evaluate.fitting import Classifier
 from veilset.evaluate.presets import PRESETS, Preset
 from veilset.evaluate.scores import Score
 from veilset.model import Model

@@ -15,7 +15,8 @@ from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet, Source
 from veilset.dp_scores import reserve_scores
 from veilset.errors import ConfigError, PrivacyError
-from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
+from veilset.evaluate.classifiers import CLASSIFIERS
+from veilset.evaluate.fitting import Classifier
 from veilset.looks import LOOKS
 from veilset.model import Model
 from veilset.run import execute

@@ -15,7 +15,8 @@ from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet, Source
 from veilset.dp_scores import reserve_scores
 from veilset.errors import BudgetExceeded, LedgerError, RunError
-from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
+from veilset.evaluate.classifiers import CLASSIFIERS
+from veilset.evaluate.fitting import Classifier
 from veilset.model import Model
 from veilset.privacy.ledger import ChainedFile
 from veilset.run_folder import RunFolder

@@ -14,7 +14,8 @@ from contract.cases import make_images, tiny_plan
 
 from veilset.data.spec import ImageSet, Source
 from veilset.errors import ConfigError, DataError, MissingExtra, PrivacyError, RunError
-from veilset.evaluate.classifiers import CLASSIFIERS, Classifier
+from veilset.evaluate.classifiers import CLASSIFIERS
+from veilset.evaluate.fitting import Classifier
 from veilset.evaluate.inception import InceptionExtractor
 from veilset.model import Model, from_pretrained
 from veilset.run import execute

@@ -44,7 +44,7 @@ CONTINUED = (
     "counted here, never from the images themselves",
 )
 """Assumption of a sketch that was measured in several runs."""
-Measurement = dict[str, str]
+Receipt = dict[str, str]
 """The last hash of a ledger, and a hash of the sums it paid for; both are public."""
 
 
@@ -58,7 +58,7 @@ class SketchRelease:
     privacy: Privacy
     data: bytes
     """The file of tensors, already checked against the layout."""
-    parts: tuple[tuple[Measurement, ...], ...]
+    parts: tuple[tuple[Receipt, ...], ...]
 
     method = METHOD
 
@@ -121,9 +121,9 @@ def read_sketch(folder: Path, files: dict[str, bytes]) -> SketchRelease:
         )  # fmt: skip
         if layout is None or not (type(facts.declared_size) is int and facts.declared_size >= 1):
             raise ValueError("no layout or no declared size")
-        measured = measurements(privacy, sums_in(read_tensors(layout, spec, files[FILE])))
-        listed = _listed(config["sketch"], files[FILE]) if "sketch" in config else measured
-    _check_listed(listed, measured)
+        paid = receipts(privacy, sums_in(read_tensors(layout, spec, files[FILE])))
+        listed = _listed(config["sketch"], files[FILE]) if "sketch" in config else paid
+    _check_listed(listed, paid)
     return SketchRelease(folder, layout, facts, privacy, files[FILE], listed)
 
 
@@ -132,7 +132,7 @@ def sums_in(tensors: Mapping[str, Tensor]) -> list[Tensor]:
     return [tensors[f"round.{number}.sums"] for number in range(sum(name.endswith(".sums") for name in tensors))]
 
 
-def measurements(privacy: Privacy, sums: Sequence[Tensor]) -> tuple[tuple[Measurement, ...], ...]:
+def receipts(privacy: Privacy, sums: Sequence[Tensor]) -> tuple[tuple[Receipt, ...], ...]:
     """What each ledger paid for. The sums of merged parts are not known one by one, so theirs are hashed together.
 
     Raises: ArtifactError where a part has not paid for every round.
@@ -155,7 +155,7 @@ def measurements(privacy: Privacy, sums: Sequence[Tensor]) -> tuple[tuple[Measur
 def sketch_files(
     facts: PublicFacts,
     layout: Layout,
-    parts: Sequence[Sequence[Measurement]],
+    parts: Sequence[Sequence[Receipt]],
     tensors: Mapping[str, Tensor],
     privacy: Privacy,
 ) -> dict[str, bytes]:
@@ -190,11 +190,11 @@ def card_of(config: dict[str, Any], claim: Claim) -> str:
     return sketch_card(config, claim) if config.get("kind") == KIND else model_card(config, claim)
 
 
-def _described(layout: Layout, parts: Sequence[Sequence[Measurement]], data: bytes) -> dict[str, Any]:
+def _described(layout: Layout, parts: Sequence[Sequence[Receipt]], data: bytes) -> dict[str, Any]:
     return {**layout.to_json(), "parts": [list(part) for part in parts], "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _listed(value: Any, data: bytes) -> tuple[tuple[Measurement, ...], ...]:
+def _listed(value: Any, data: bytes) -> tuple[tuple[Receipt, ...], ...]:
     if value["sha256"] != hashlib.sha256(data).hexdigest():
         raise ArtifactError(f"the {FILE} that config.json names", "another", "Do not trust this release.")
     return tuple(
@@ -202,9 +202,9 @@ def _listed(value: Any, data: bytes) -> tuple[tuple[Measurement, ...], ...]:
     )
 
 
-def _check_listed(listed: tuple[tuple[Measurement, ...], ...], measured: tuple[tuple[Measurement, ...], ...]) -> None:
-    heads = [[[one["ledger"] for one in part] for part in parts] for parts in (listed, measured)]
-    if heads[0] != heads[1] or (len(listed) == 1 and listed != measured):
+def _check_listed(listed: tuple[tuple[Receipt, ...], ...], paid: tuple[tuple[Receipt, ...], ...]) -> None:
+    heads = [[[one["ledger"] for one in part] for part in parts] for parts in (listed, paid)]
+    if heads[0] != heads[1] or (len(listed) == 1 and listed != paid):
         raise ArtifactError(
             "the ledgers and sums config.json lists", "others, or in another order", "Do not trust this release."
         )

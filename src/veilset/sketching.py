@@ -33,8 +33,8 @@ from veilset.sketch_release import (
     CONTINUED,
     SketchRelease,
     differing,
-    measurements,
     open_sketch,
+    receipts,
     sketch_files,
 )
 
@@ -178,11 +178,11 @@ class SketchGoal:
         lines, tensors = tuple(ledger.lines()), round_tensors(self.number, made)
         if self.before is None:
             privacy = Privacy.of_run(Claim.from_parts([[ledger]], **vars(terms)), lines)
-            parts = measurements(privacy, [made.sums])
+            parts = receipts(privacy, [made.sums])
         else:
             tensors = {**self.before.tensors, **tensors}
             privacy = self._continued(self.before, lines, terms)
-            new = measurements(privacy, [*self.before.sums, made.sums])
+            new = receipts(privacy, [*self.before.sums, made.sums])
             parts = tuple((*old, part[-1]) for old, part in zip(self.before.parts, new, strict=True))
         return sketch_files(plan.facts, self._layout(plan), parts, tensors, privacy)
 

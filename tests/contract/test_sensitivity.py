@@ -223,7 +223,7 @@ class ShardedToy:
         if self.by_row_number:
             shard_of = torch.arange(len(images)) % self.shards
         else:
-            shard_of = assign_shards(images, self.shards, context.shard_key, "record")
+            shard_of = assign_shards(images, self.shards, context.shard_key, Unit.RECORD)
         critics = [
             initialise(nn.Linear(images.spec.num_values, 1), context.generator(f"critic {k}"))
             for k in range(self.shards)

@@ -16,7 +16,7 @@ from torch import Tensor
 import veilset.engines.critic_training as engine
 from veilset.data.spec import ImageSet, to_bytes
 from veilset.engines.critic_training import CriticStack, PooledFakes, critic_losses
-from veilset.engines.shard_batches import Draw, ImageShards
+from veilset.engines.shard_batches import ImageShards, ShardBatches
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
 from veilset.randomness import named_generator
@@ -116,7 +116,7 @@ def one_stream_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         rows = (torch.stack(picked) + self.starts[:, None])[which]
         chances = torch.rand(self.count, batch, numbers, generator=stream)[which]
-        return Draw(self.pixels[rows] / 255.0, self.labels[rows], chances)
+        return ShardBatches(self.pixels[rows] / 255.0, self.labels[rows], chances)
 
     monkeypatch.setattr(ImageShards, "draw", draw)
 

@@ -9,7 +9,7 @@ from veilset.engines.weight_average import WeightAverage
 from veilset.evaluate import training as training_module
 from veilset.evaluate.augment import crop_scale_or_rotate
 from veilset.evaluate.classifiers import RECIPES
-from veilset.evaluate.fitting import FitContext
+from veilset.evaluate.fitting import TrainContext
 from veilset.evaluate.training import NETWORK_TICKS, Training, fit_network, held_out_rows
 from veilset.nets.classifiers import LeNet5
 from veilset.nets.resnets import ResNet, WideResNet
@@ -23,7 +23,7 @@ TINY = dataclasses.replace(
 
 def context(seed=0, **fields):
     usual = {"device": torch.device("cpu"), "tick": lambda message: None, "warn": lambda message: None}
-    return FitContext(seed=seed, **(usual | fields))
+    return TrainContext(seed=seed, **(usual | fields))
 
 
 def test_the_benchmark_recipe_holds_out_5000_of_60000_and_the_same_share_of_every_class():
@@ -136,7 +136,7 @@ def test_a_fit_reports_the_promised_number_of_ticks(epochs):
 )
 def test_on_cuda_the_benchmark_recipe_replays_a_graph_and_learns(network, augment):
     warnings, test = [], toy("test", 40)
-    ctx = FitContext(seed=0, device=torch.device("cuda"), tick=lambda message: None, warn=warnings.append)
+    ctx = TrainContext(seed=0, device=torch.device("cuda"), tick=lambda message: None, warn=warnings.append)
     recipe = dataclasses.replace(TINY, network=network, epochs=20)
     predict = fit_network("tiny", dataclasses.replace(recipe, augment=augment), toy("train", 200), ctx)
     assert warnings == [], "the step was not captured"

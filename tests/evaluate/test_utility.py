@@ -10,7 +10,8 @@ from utility_toys import hard, numbers, toy
 from veilset.data.spec import Source
 from veilset.errors import ConfigError, DataError, MissingExtra
 from veilset.evaluate import gen2real, released2real
-from veilset.evaluate.classifiers import CLASSIFIERS, CNN_EPOCHS, Classifier
+from veilset.evaluate.classifiers import CLASSIFIERS, CNN_EPOCHS
+from veilset.evaluate.fitting import Classifier
 
 
 @pytest.mark.parametrize(

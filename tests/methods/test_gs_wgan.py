@@ -21,8 +21,7 @@ import veilset
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines import critic_training, shard_teaching, teaching_settings
 from veilset.engines.critic_training import CriticStack
-from veilset.engines.shard_batches import Draw as Batch
-from veilset.engines.shard_batches import ImageShards
+from veilset.engines.shard_batches import ImageShards, ShardBatches
 from veilset.errors import BudgetExceeded, ConfigError, RunError, UnsupportedEvent
 from veilset.methods.base import PublicFacts, make_config
 from veilset.methods.gs_wgan import GsWgan, GsWganConfig
@@ -223,11 +222,11 @@ def test_in_turn_no_record_moves_the_answers_of_two_critics(schedule: str) -> No
 
 
 def test_shards_that_share_a_random_stream_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw(self: ImageShards, which: Tensor, steps: Tensor, batch: int, numbers: int) -> Batch:
+    def draw(self: ImageShards, which: Tensor, steps: Tensor, batch: int, numbers: int) -> ShardBatches:
         stream = named_generator(len(self.labels), "one for all")  # as far along as the whole collection is long
         chances = torch.rand(len(which), batch, 1 + numbers, generator=stream, dtype=torch.float64)
         rows = (chances[..., 0] * self.sizes[which, None]).long() + self.starts[which, None]
-        return Batch(self.pixels[rows] / 255.0, self.labels[rows], chances[..., 1:])
+        return ShardBatches(self.pixels[rows] / 255.0, self.labels[rows], chances[..., 1:])
 
     monkeypatch.setattr(ImageShards, "draw", draw)
     assert any("moved the answers of shards" in found for found in search(IN_TURN))

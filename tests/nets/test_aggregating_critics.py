@@ -12,7 +12,7 @@ from veilset.data.spec import ImageSpec
 from veilset.errors import ConfigError
 from veilset.nets.aggregating_critics import (
     AggregatingCritic,
-    Layout,
+    ConvLayout,
     SplitConvNet,
     feature_norm,
     feature_shape,
@@ -29,7 +29,7 @@ TABLES = ("C1-C1-x", "C1-C2-x", "C2-C1-x", "C1-C3-x", "C2-C2-x", "C3-C1-x", "C2-
 
 
 def critic(spec: ImageSpec = MNIST, layout: str = "C2-C1-x", activation: str = "leaky-relu") -> AggregatingCritic:
-    made = AggregatingCritic(spec, Layout.of(layout), width=16, dense_width=8, activation=activation)  # type: ignore[arg-type]
+    made = AggregatingCritic(spec, ConvLayout.of(layout), width=16, dense_width=8, activation=activation)  # type: ignore[arg-type]
     return made.drawn(named_generator(0, "critic"))
 
 
@@ -46,14 +46,14 @@ def test_every_layout_of_the_paper_can_be_built_with_its_numbers_of_layers(layou
     counts = [0 if part == "x" else int(part[1]) for part in layout.split("-")]
     assert [len(net.conv1), len(net.conv2), len(net.conv3)] == counts
     assert net.score(net.features(*images(spec, 3))).shape == (3,)
-    classes = SplitConvNet(spec, Layout.of(layout), width=16, dense_width=8, outputs=4, activation="tanh")
+    classes = SplitConvNet(spec, ConvLayout.of(layout), width=16, dense_width=8, outputs=4, activation="tanh")
     assert classes.drawn(named_generator(0, "classifier"))(images(spec, 3)[0]).shape == (3, 4)
 
 
 @pytest.mark.parametrize("text", ["", "C2", "C2-C1", "C0-C1-x", "x-C1-x", "C2-x-x", "C2-C1-X", "C2-C1-C0", "c2-c1-x"])
 def test_a_text_that_is_no_layout_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="C2-C1-x"):
-        Layout.of(text)
+        ConvLayout.of(text)
 
 
 def test_sides_are_halved_and_rounded_up_and_widths_doubled_up_to_eight_times() -> None:
@@ -66,8 +66,8 @@ def test_sides_are_halved_and_rounded_up_and_widths_doubled_up_to_eight_times() 
 
 def test_a_layout_that_leaves_one_pixel_is_refused() -> None:
     with pytest.raises(ConfigError, match="one pixel"):
-        feature_shape(CELEBA, Layout.of("C3-C2-x"), 16)
-    assert feature_shape(CELEBA, Layout.of("C2-C2-C1"), 16) == (128, 2, 2)
+        feature_shape(CELEBA, ConvLayout.of("C3-C2-x"), 16)
+    assert feature_shape(CELEBA, ConvLayout.of("C2-C2-C1"), 16) == (128, 2, 2)
 
 
 def test_features_have_the_length_of_their_bound_and_never_more() -> None:

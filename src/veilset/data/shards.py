@@ -8,15 +8,13 @@ of a known id secret; it comes from the caller, stays in the vault and is never 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError
-
-Unit = Literal["record", "user"]
+from veilset.privacy.bounds import Unit
 
 # Distinct uses of one key must not collide; BLAKE2b takes up to 16 bytes for this.
 _ID_PURPOSE = b"veilset-id"
@@ -30,10 +28,10 @@ def assign_shards(images: ImageSet, num_shards: int, key: bytes, unit: Unit) -> 
         images: the private collection; null records get a shard like any other.
         num_shards: public number of shards.
         key: 16 to 64 secret bytes.
-        unit: "record" hashes the record's id, "user" the user's, so that all images of a person share a shard.
+        unit: RECORD hashes the record's id, USER the user's, so that all images of a person share a shard.
 
     Raises:
-        ConfigError: the unit is "user" and there is no user column, or an argument is out of range.
+        ConfigError: the unit is USER and there is no user column, or an argument is out of range.
     """
     _check_key(key)
     if isinstance(num_shards, bool) or not isinstance(num_shards, int) or not 1 <= num_shards < 2**31:
@@ -60,9 +58,9 @@ def record_ids(images: ImageSet, key: bytes) -> tuple[str, ...]:
 
 
 def _unit_names(images: ImageSet, key: bytes, unit: Unit) -> tuple[str, ...]:
-    if unit == "record":
+    if unit == Unit.RECORD:
         return record_ids(images, key)
-    if unit != "user":
+    if unit != Unit.USER:
         raise ConfigError('unit="record" or unit="user"', f"{unit!r}", "Choose one of the two.")
     if images.users is None:
         raise ConfigError(

@@ -21,7 +21,7 @@ from veilset.engines.published_accounting import Stage
 from veilset.errors import ConfigError, RunError
 from veilset.nets.aggregating_critics import (
     AggregatingCritic,
-    Layout,
+    ConvLayout,
     SplitConvNet,
     feature_norm,
     feature_shape,
@@ -77,7 +77,7 @@ class AggregationSettings:
                 "transfer critic or both with public_images, or none without", f"{self.transfer!r}",
                 "Give both options or neither.",
             )  # fmt: skip
-        Layout.of(self.layout)
+        ConvLayout.of(self.layout)
         check_width(self.width)
         check_width(self.dense_width)
         at_least_one(
@@ -103,10 +103,10 @@ class AggregationSettings:
     # --- networks ----------------------------------------------------------------------------------------------------
 
     def classifier(self, spec: ImageSpec) -> SplitConvNet:
-        return SplitConvNet(spec, Layout.of(self.layout), outputs=spec.num_classes, **self._shape())
+        return SplitConvNet(spec, ConvLayout.of(self.layout), outputs=spec.num_classes, **self._shape())
 
     def critic(self, spec: ImageSpec) -> AggregatingCritic:
-        return AggregatingCritic(spec, Layout.of(self.layout), **self._shape())
+        return AggregatingCritic(spec, ConvLayout.of(self.layout), **self._shape())
 
     def _shape(self) -> dict[str, Any]:
         return {"width": self.width, "dense_width": self.dense_width, "activation": self.activation}
@@ -150,7 +150,7 @@ class AggregationSettings:
         )  # fmt: skip
 
     def feature_bound(self, spec: ImageSpec) -> float:
-        return feature_norm(feature_shape(spec, Layout.of(self.layout), self.width))
+        return feature_norm(feature_shape(spec, ConvLayout.of(self.layout), self.width))
 
     @property
     def gradient_batches(self) -> int:
@@ -196,7 +196,7 @@ class AggregationSettings:
 
     def products(self, spec: ImageSpec) -> float:
         """Multiplications of a fit, roughly: generator and critic of an image cost about the same."""
-        layout = Layout.of(self.layout)
+        layout = ConvLayout.of(self.layout)
         shapes = map_shapes(spec, layout.before_average + layout.scoring, self.width)
         image = sum(16 * before[0] * math.prod(after) for before, after in itertools.pairwise(shapes))
         passes = 3 * self.classifier_steps + self.steps * (8 + 6 / self.critic_steps)

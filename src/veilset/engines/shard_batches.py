@@ -18,7 +18,7 @@ from veilset.randomness import stream_keys, uniforms
 
 
 @dataclass(frozen=True)
-class Draw:
+class ShardBatches:
     """What `count` shards have drawn for one step, each `batch` images."""
 
     images: Tensor
@@ -58,8 +58,8 @@ class ImageShards:
         other.keys = stream_keys(self.seed, f"shard/{name}", self.count).to(self.device)
         return other
 
-    def draw(self, which: Tensor, steps: Tensor, batch: int, numbers: int) -> Draw:
+    def draw(self, which: Tensor, steps: Tensor, batch: int, numbers: int) -> ShardBatches:
         """A mini-batch of each of the shards `which`, the one of its step in `steps`."""
         chances = uniforms(self.keys[which], steps, batch * (1 + numbers)).unflatten(1, (batch, -1))
         rows = (chances[..., 0] * self.sizes[which, None]).long() + self.starts[which, None]
-        return Draw(to_unit_range(self.pixels[rows]), self.labels[rows], chances[..., 1:])
+        return ShardBatches(to_unit_range(self.pixels[rows]), self.labels[rows], chances[..., 1:])

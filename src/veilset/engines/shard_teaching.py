@@ -122,7 +122,7 @@ class ShardTaught:
     def fit(self, config: TeachingSettings, images: Images, context: FitContext) -> nn.Module:
         assert isinstance(images, ImageSet)
         spec = images.spec
-        shard_of = assign_shards(images, config.shards, context.shard_key, context.facts.unit.value)
+        shard_of = assign_shards(images, config.shards, context.shard_key, context.facts.unit)
         shards = ImageShards(images, shard_of, config.shards, seed=context.seed, device=context.device)
         critics = CriticStack(
             config.net(spec), shards, batch=config.critic_batch, draws=context.generator(f"{self.name} critics"),

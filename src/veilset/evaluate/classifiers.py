@@ -8,13 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from veilset.evaluate.augment import crop_scale_or_rotate
-from veilset.evaluate.fitting import Classifier, FitContext, Predict
+from veilset.evaluate.fitting import Classifier
 from veilset.evaluate.sklearn_suite import SKLEARN_SUITE
 from veilset.evaluate.training import NETWORK_TICKS, Recipe, fit_network
 from veilset.nets.classifiers import ConvNet, LeNet5, PaperCnn
 from veilset.nets.resnets import ResNet, ResNeXt, WideResNet
-
-__all__ = ["CLASSIFIERS", "RECIPES", "THIRTEEN", "Classifier", "FitContext", "Predict"]
 
 CNN_EPOCHS = 10
 

@@ -14,7 +14,7 @@ Predict = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitContext:
+class TrainContext:
     """What a fit may use besides the images it trains on."""
 
     seed: int
@@ -32,7 +32,7 @@ class FitContext:
 class Classifier:
     """A fit sees the training images alone, so that it cannot select an epoch or a setting on the test set."""
 
-    fit: Callable[[ImageSet, FitContext], Predict]
+    fit: Callable[[ImageSet, TrainContext], Predict]
     num_ticks: int = 1
     notes: tuple[str, ...] = ()
     """Where the protocol differs from its source; copied into the details of every score."""

@@ -18,7 +18,7 @@ from veilset.errors import ArtifactError, ConfigError, DataError
 from veilset.evaluate.augment import random_crops_and_flips
 from veilset.evaluate.cached import alone_in, cache_key, write_private
 from veilset.evaluate.extractors import exact_convolutions
-from veilset.evaluate.fitting import FitContext
+from veilset.evaluate.fitting import TrainContext
 from veilset.evaluate.training import Recipe, train_network
 from veilset.nets.vgg import Vgg11
 from veilset.randomness import named_generator
@@ -115,7 +115,7 @@ def _cached(real: ImageSet, epochs: int, device: torch.device, tick: Callable[[i
 
 
 def _trained(real: ImageSet, epochs: int, device: torch.device, tick: Callable[[int], None]) -> nn.Module:
-    ctx = FitContext(seed=0, device=device, tick=lambda message: None, warn=logger.warning)
+    ctx = TrainContext(seed=0, device=device, tick=lambda message: None, warn=logger.warning)
     recipe = replace(RECIPE, epochs=epochs)
     return train_network("is", recipe, real, ctx, lambda done, total: tick(1)).model
 

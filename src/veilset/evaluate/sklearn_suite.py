@@ -19,7 +19,7 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSet, to_unit_range
 from veilset.errors import MissingExtra
-from veilset.evaluate.fitting import Classifier, FitContext, Predict
+from veilset.evaluate.fitting import Classifier, Predict, TrainContext
 
 CORES = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
@@ -146,7 +146,7 @@ def _built(name: str, entry: _Entry, seed: int) -> Any:
         raise MissingExtra(entry.package, "eval", f"the classifier '{name}'") from error
 
 
-def _fit(name: str, entry: _Entry, train: ImageSet, ctx: FitContext) -> Predict:
+def _fit(name: str, entry: _Entry, train: ImageSet, ctx: TrainContext) -> Predict:
     seed = int(torch.randint(2**31 - 1, (), generator=ctx.generator(name)))
     model = _built(name, entry, seed)
     labels = train.labels.cpu().numpy()
@@ -168,7 +168,7 @@ def _predict(model: Any, images: Tensor) -> Tensor:
         return torch.from_numpy(np.asarray(model.predict(flat_rows(images)), dtype=np.int64))
 
 
-def _fit_and_pass_on_warnings(name: str, model: Any, rows: np.ndarray, labels: np.ndarray, ctx: FitContext) -> None:
+def _fit_and_pass_on_warnings(name: str, model: Any, rows: np.ndarray, labels: np.ndarray, ctx: TrainContext) -> None:
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 

@@ -19,7 +19,7 @@ from veilset.compilation import fused_on_cuda
 from veilset.data.spec import ImageSet, ImageSpec, to_unit_range
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.engines.weight_average import WeightAverage
-from veilset.evaluate.fitting import FitContext, Predict
+from veilset.evaluate.fitting import Predict, TrainContext
 
 NETWORK_TICKS = 10
 """Units of progress of one fit, whatever the number of epochs."""
@@ -69,7 +69,7 @@ class Recipe:
         return self.learning_rate * self.decay_factor ** sum(epoch >= round(at * num_epochs) for at in self.decay_at)
 
 
-def fit_network(name: str, recipe: Recipe, train: ImageSet, ctx: FitContext) -> Predict:
+def fit_network(name: str, recipe: Recipe, train: ImageSet, ctx: TrainContext) -> Predict:
     """Trains a fresh network and returns its predictions. Nothing but ``train`` is seen."""
 
     def tick(epoch: int, num_epochs: int) -> None:
@@ -80,7 +80,7 @@ def fit_network(name: str, recipe: Recipe, train: ImageSet, ctx: FitContext) -> 
 
 
 def train_network(
-    name: str, recipe: Recipe, train: ImageSet, ctx: FitContext, after_epoch: Callable[[int, int], None]
+    name: str, recipe: Recipe, train: ImageSet, ctx: TrainContext, after_epoch: Callable[[int, int], None]
 ) -> Training:
     """``after_epoch`` is called with the number of epochs done and of all."""
     kept_back = held_out_rows(train, recipe.hold_out_one_in, ctx.generator(f"{name}/hold-out"))
@@ -113,7 +113,7 @@ def held_out_rows(train: ImageSet, one_in: int | None, generator: torch.Generato
 class Training:
     """One network on its way. Weights and batch order are drawn on the CPU, so that they are the same everywhere."""
 
-    def __init__(self, name: str, recipe: Recipe, train: ImageSet, rows: Tensor, ctx: FitContext) -> None:
+    def __init__(self, name: str, recipe: Recipe, train: ImageSet, rows: Tensor, ctx: TrainContext) -> None:
         self.recipe, self.device = recipe, ctx.device
         self.fast = recipe.fast_on_cuda and ctx.device.type == "cuda"
         self.pixels, self.labels = train.pixels.to(ctx.device), train.labels.to(ctx.device)

@@ -12,8 +12,9 @@ from torch import Tensor
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines.contexts import Progress
 from veilset.errors import ConfigError, DataError
-from veilset.evaluate.classifiers import CLASSIFIERS, FitContext, Predict
+from veilset.evaluate.classifiers import CLASSIFIERS
 from veilset.evaluate.counting import UnitCount
+from veilset.evaluate.fitting import Predict, TrainContext
 from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.scores import Score
 
@@ -156,8 +157,8 @@ class _Run(NamedTuple):
         ticks = sum(CLASSIFIERS[name].num_ticks for name in classifiers) * len(seeds)
         return cls(device, UnitCount(ticks, progress))
 
-    def context(self, metric: str, seed: int, warn: Callable[[str], None]) -> FitContext:
-        return FitContext(
+    def context(self, metric: str, seed: int, warn: Callable[[str], None]) -> TrainContext:
+        return TrainContext(
             seed=seed,
             device=self.device,
             tick=lambda message: self.report(f"{metric}, seed {seed}: {message}", 1),

@@ -35,11 +35,11 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class ConvLayout:
     """How many convolutions are conv1, conv2* and conv3* of the paper.
 
-    >>> Layout.of("C2-C1-x")
-    Layout(transferred=2, averaged=1, scoring=0)
+    >>> ConvLayout.of("C2-C1-x")
+    ConvLayout(transferred=2, averaged=1, scoring=0)
     """
 
     transferred: int
@@ -47,7 +47,7 @@ class Layout:
     scoring: int
 
     @classmethod
-    def of(cls, text: str) -> Layout:
+    def of(cls, text: str) -> ConvLayout:
         found = re.fullmatch(r"C([1-9])-C([1-9])-(?:C([1-9])|x)", text)
         if found is None:
             raise ConfigError("a layout such as C2-C1-x or C2-C2-C1", f"{text!r}", "Correct the option.")
@@ -62,7 +62,7 @@ class SplitConvNet(nn.Module):
     """Convolutions that halve an image and double their width, in three parts, and two dense layers."""
 
     def __init__(
-        self, spec: ImageSpec, layout: Layout, *, width: int, dense_width: int, outputs: int, activation: Activation
+        self, spec: ImageSpec, layout: ConvLayout, *, width: int, dense_width: int, outputs: int, activation: Activation
     ) -> None:
         super().__init__()
         if activation not in get_args(Activation):
@@ -107,7 +107,7 @@ class AggregatingCritic(SplitConvNet):
     """
 
     def __init__(
-        self, spec: ImageSpec, layout: Layout, *, width: int, dense_width: int, activation: Activation
+        self, spec: ImageSpec, layout: ConvLayout, *, width: int, dense_width: int, activation: Activation
     ) -> None:
         super().__init__(spec, layout, width=width, dense_width=dense_width, outputs=1, activation=activation)
         self.num_classes = spec.num_classes
@@ -157,7 +157,7 @@ def map_shapes(spec: ImageSpec, number: int, width: int) -> list[tuple[int, int,
     return shapes
 
 
-def feature_shape(spec: ImageSpec, layout: Layout, width: int) -> tuple[int, int, int]:
+def feature_shape(spec: ImageSpec, layout: ConvLayout, width: int) -> tuple[int, int, int]:
     """Of what is averaged.
 
     Raises: ConfigError where a map has one pixel: it would be its own mean, and nothing would be left of it.
