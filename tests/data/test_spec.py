@@ -18,6 +18,12 @@ def test_spec_survives_json() -> None:
     assert SPEC.num_values == 64
 
 
+def test_a_spec_names_its_colour_as_readers_do() -> None:
+    for spec in (SPEC, replace(SPEC, channels=3)):
+        shape = (2, spec.channels, spec.height, spec.width)
+        assert load(torch.zeros(shape, dtype=torch.uint8), [0, 1], color=spec.color).spec.channels == spec.channels
+
+
 @pytest.mark.parametrize(
     "change", [{"channels": 2}, {"height": 7}, {"width": 513}, {"class_names": ()}, {"class_names": ("a", "a")}]
 )

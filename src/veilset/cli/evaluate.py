@@ -163,7 +163,7 @@ def _read_test(
 ) -> ImageSet:
     """The test images in the model's size, colour and classes, where the options do not say otherwise."""
     size = size or f"{ours.height}x{ours.width}"
-    color = color or ("grey" if ours.channels == 1 else "rgb")
+    color = color or ours.color
     names = parse_names(class_names)
     if names is None and not _has_names(test, size=parse_size(size), color=color, **more):
         names = list(ours.class_names)

@@ -58,12 +58,12 @@ class ArrayCollection:
         return self.columns.shape[0]
 
     def spec(self) -> ImageSpec:
-        return self._spec(self._target(), self._labels()[1])
+        return self._target().spec(self._labels()[1])
 
     def read(self) -> ImageSet:
         target = self._target()
         labels, names = self._labels()
-        spec = self._spec(target, names)
+        spec = target.spec(names)
         ids = self._column(self.options.ids, self.columns.read_ids, "ids")
         return ImageSet(
             spec=spec,
@@ -84,7 +84,7 @@ class ArrayCollection:
         labels, names = self._labels()
         self._check_ids(chunks)
         return LazyImages(
-            spec=self._spec(target, names),
+            spec=target.spec(names),
             records=len(self),
             read_batches=partial(_batches, chunks, target, labels.to(torch.int32)),
             read_all=self.read,
@@ -121,9 +121,6 @@ class ArrayCollection:
         labels, names = resolve_labels(self.columns.labels, self.options.class_names or self.columns.class_names)
         check_lengths(len(self), (("labels", labels),))
         return labels, names
-
-    def _spec(self, target: Target, names: tuple[str, ...]) -> ImageSpec:
-        return ImageSpec(height=target.height, width=target.width, channels=target.channels, class_names=names)
 
     def _pixels(self, target: Target) -> Tensor:
         images = self.columns.read_images()

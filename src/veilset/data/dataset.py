@@ -43,9 +43,8 @@ class DatasetCollection:
         labels, names = resolve_labels([label for _, label in items], self.options.class_names)
         ids, users = text_column(self.options.ids, "ids"), text_column(self.options.users, "users")
         check_lengths(len(images), (("ids", ids), ("users", users)))
-        spec = ImageSpec(height=target.height, width=target.width, channels=target.channels, class_names=names)
         return ImageSet(
-            spec=spec,
+            spec=target.spec(names),
             pixels=torch.from_numpy(np.stack([fit_image(image, target) for image in images])),
             labels=labels,
             ids=ids,

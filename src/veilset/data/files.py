@@ -46,10 +46,7 @@ class FileCollection:
         return len(self.entries)
 
     def spec(self) -> ImageSpec:
-        target = self._target
-        return ImageSpec(
-            height=target.height, width=target.width, channels=target.channels, class_names=self.class_names
-        )
+        return self._target.spec(self.class_names)
 
     def read(self) -> ImageSet:
         spec = self.spec()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from torch import Tensor
 
+from veilset.data.names import name_bytes
 from veilset.data.options import ImageProgress
 from veilset.data.spec import Images
 
@@ -91,8 +92,7 @@ def user_fingerprints(users: Iterable[str], key: bytes) -> np.ndarray:
 
 
 def _name_digest(name: str, key: bytes) -> bytes:
-    # File names may hold bytes that are not UTF-8; they must still hash, and to different values.
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=HASH_BYTES).digest()
+    return hashlib.blake2b(name_bytes(name), key=key, digest_size=HASH_BYTES).digest()
 
 
 def digest(image: np.ndarray, key: bytes, size: int) -> bytes:

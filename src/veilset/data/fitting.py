@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image
 
 from veilset.data.options import Fit, ReadOptions
+from veilset.data.spec import COLORS_BY_CHANNELS, ImageSpec
 from veilset.errors import DataError
 
-COLOR_NAMES = {1: "grey", 3: "rgb"}
-_CHANNELS = {"grey": 1, "rgb": 3}
+_CHANNELS = {color: channels for channels, color in COLORS_BY_CHANNELS.items()}
 _MODES = {1: "L", 3: "RGB"}
 
 
@@ -25,7 +25,7 @@ class Header:
     channels: int
 
     def __str__(self) -> str:
-        return f"{self.height}x{self.width} {COLOR_NAMES[self.channels]}"
+        return f"{self.height}x{self.width} {COLORS_BY_CHANNELS[self.channels]}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Target:
     width: int
     channels: int
     fit: Fit | None
+
+    def spec(self, class_names: tuple[str, ...]) -> ImageSpec:
+        """Of a collection with these classes."""
+        return ImageSpec(height=self.height, width=self.width, channels=self.channels, class_names=class_names)
 
 
 def resolve_target(headers: Iterable[tuple[str, Header]], options: ReadOptions) -> Target | None:
@@ -58,8 +62,8 @@ def resolve_target(headers: Iterable[tuple[str, Header]], options: ReadOptions) 
 def _check_color(first: tuple[str, Header], name: str, header: Header, options: ReadOptions) -> None:
     if options.color is None and header.channels != first[1].channels:
         raise DataError(
-            f"one kind of images ({first[0]} is {COLOR_NAMES[first[1].channels]})",
-            f"{name} is {COLOR_NAMES[header.channels]}",
+            f"one kind of images ({first[0]} is {COLORS_BY_CHANNELS[first[1].channels]})",
+            f"{name} is {COLORS_BY_CHANNELS[header.channels]}",
             'Convert them all: --color grey or --color rgb (in Python color="grey").',
         )
 

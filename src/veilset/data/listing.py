@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from veilset.data.names import name_bytes, name_of
 from veilset.data.untrusted import untrusted
 
 
@@ -48,8 +49,8 @@ class Listing:
 
     def __iter__(self) -> Iterator[Entry]:
         for path, label, name, user in self._table.execute("SELECT path, label, id, user FROM files ORDER BY key"):
-            relative = _text(path)
-            yield Entry(self._root / relative, label, _text(name or path), _text(user) if user else None)
+            relative = name_of(path)
+            yield Entry(self._root / relative, label, name_of(name or path), name_of(user) if user else None)
 
     def repeated_ids(self) -> int:
         """How many ids name several records; without ids of their own, paths are ids."""
@@ -58,27 +59,18 @@ class Listing:
 
     def _stored(self, row: tuple[bytes, Entry]) -> tuple[bytes, bytes, int, bytes | None, bytes | None]:
         key, entry = row
-        path = _bytes(entry.path.relative_to(self._root).as_posix())
-        name = _bytes(entry.id)
-        return key, path, entry.label, None if name == path else name, _bytes(entry.user) if entry.user else None
+        path = name_bytes(entry.path.relative_to(self._root).as_posix())
+        name = name_bytes(entry.id)
+        return key, path, entry.label, None if name == path else name, name_bytes(entry.user) if entry.user else None
 
 
 def key_of_path(path: PurePath) -> bytes:
     """Sorts as paths do: part by part."""
-    return b"\0".join(_bytes(part) for part in path.parts)
+    return b"\0".join(name_bytes(part) for part in path.parts)
 
 
 def key_of_position(position: int) -> bytes:
     return position.to_bytes(8, "big")
-
-
-def _bytes(text: str) -> bytes:
-    # File names may hold bytes that are not UTF-8; this keeps them, and sorts as Python sorts text.
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
@@ -106,4 +98,4 @@ def _described(file: Path) -> bytes:
         state = f"{found.st_size} {found.st_mtime_ns}"
     except OSError:
         state = "missing"
-    return state.encode() + b"\0" + _bytes(str(file))
+    return state.encode() + b"\0" + name_bytes(str(file))

@@ -18,8 +18,8 @@ from veilset.data.known import KNOWN, open_known
 from veilset.data.lazy import LazyImages
 from veilset.data.manifest import is_manifest, open_manifest
 from veilset.data.npz import open_npz
-from veilset.data.options import Color, Fit, ImageProgress, ReadOptions, Split
-from veilset.data.spec import ImageSet, ImageSpec, Source
+from veilset.data.options import Fit, ImageProgress, ReadOptions, Split
+from veilset.data.spec import Color, ImageSet, ImageSpec, Source
 from veilset.data.untrusted import untrusted
 from veilset.errors import ConfigError, DataError
 

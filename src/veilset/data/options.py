@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from veilset.data.spec import Source
+from veilset.data.spec import Color, Source
 from veilset.errors import ConfigError
 
 Fit = Literal["crop", "stretch"]
-Color = Literal["grey", "rgb"]
 Split = Literal["train", "test"]
 ImageProgress = Callable[[int, int], None]
 """Called with (images done, images in total)."""
 
-FITS = ("crop", "stretch")
-COLORS = ("grey", "rgb")
-SPLITS = ("train", "test")
+FITS = get_args(Fit)
+COLORS = get_args(Color)
+SPLITS = get_args(Split)
 
 
 @dataclass(frozen=True, kw_only=True)

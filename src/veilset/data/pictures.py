@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 import torch
-from PIL import Image
 from torch import Tensor
 
+from veilset.data.fitting import array_to_image
 from veilset.data.spec import ImageSet
 
 MIN_SIDE = 56
@@ -34,7 +34,6 @@ def _framed(tile: Tensor) -> Tensor:
 
 def to_png(pixels: Tensor) -> bytes:
     """uint8 (channels, height, width) to PNG bytes."""
-    array = pixels.permute(1, 2, 0).squeeze(2).numpy() if pixels.shape[0] == 1 else pixels.permute(1, 2, 0).numpy()
     buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, format="PNG", optimize=True)
+    array_to_image(pixels.numpy()).save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()

@@ -12,6 +12,7 @@ import hashlib
 import torch
 from torch import Tensor
 
+from veilset.data.names import name_bytes
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError
 from veilset.privacy.bounds import Unit
@@ -38,7 +39,7 @@ def assign_shards(images: ImageSet, num_shards: int, key: bytes, unit: Unit) -> 
         raise ConfigError("a positive number of shards", f"{num_shards!r}", "Choose num_shards of at least 1.")
     names = _unit_names(images, key, unit)
     # 128 bits modulo a number below 2**31: the bias is below 2**-97.
-    shards = [int.from_bytes(_keyed_hash(key, _SHARD_PURPOSE, _encoded(name))) % num_shards for name in names]
+    shards = [int.from_bytes(_keyed_hash(key, _SHARD_PURPOSE, name_bytes(name))) % num_shards for name in names]
     return torch.tensor(shards, dtype=torch.int64)
 
 
@@ -75,11 +76,6 @@ def _check_key(key: bytes) -> None:
     if not isinstance(key, bytes) or not 16 <= len(key) <= 64:
         found = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
         raise ConfigError("a shard key of 16 to 64 bytes", found, "Draw a fresh key; do not derive it from the data.")
-
-
-def _encoded(name: str) -> bytes:
-    # File names may hold bytes that are not UTF-8; they must still hash, and to different values.
-    return name.encode("utf-8", "surrogatepass")
 
 
 def _keyed_hash(key: bytes, purpose: bytes, message: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from unicodedata import category
 
 import numpy as np
@@ -16,6 +16,8 @@ from veilset.errors import ConfigError, DataError
 
 MAX_CLASS_NAME_BYTES = 200
 """Below the 255 bytes that file systems allow for one name."""
+Color = Literal["grey", "rgb"]
+COLORS_BY_CHANNELS: dict[int, Color] = {1: "grey", 3: "rgb"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,11 @@ class ImageSpec:
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width), the shape of one image tensor."""
         return (self.channels, self.height, self.width)
+
+    @property
+    def color(self) -> Color:
+        """What `veilset.load` takes to read images of as many channels."""
+        return COLORS_BY_CHANNELS[self.channels]
 
     @property
     def num_values(self) -> int:

@@ -23,7 +23,7 @@ def public_images(name: str, private: Images) -> ImageSet:
     spec = private.spec
     # As the private ones were read: else copies of them would have other pixels.
     fit: Fit = "stretch" if private.source.fit == "stretch" else "crop"
-    public = load(name, size=(spec.height, spec.width), fit=fit, color="grey" if spec.channels == 1 else "rgb")
+    public = load(name, size=(spec.height, spec.width), fit=fit, color=spec.color)
     fault = _fault(public, private)
     if fault is not None:
         raise ConfigError(

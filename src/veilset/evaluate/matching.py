@@ -6,12 +6,11 @@ from veilset.errors import DataError
 
 def check_shapes(ours: ImageSpec, real: ImageSpec) -> None:
     if ours.shape != real.shape:
-        color = "grey" if ours.channels == 1 else "rgb"
         raise DataError(
             f"real images of the other set's shape {ours.shape} (channels, height, width)",
             f"{real.shape}",
-            f'Read the real images with size=({ours.height}, {ours.width}), color="{color}" and the fit ("crop" or '
-            '"stretch") that the training images were read with.',
+            f'Read the real images with size=({ours.height}, {ours.width}), color="{ours.color}" and the fit ("crop" '
+            'or "stretch") that the training images were read with.',
         )
 
 
