@@ -109,7 +109,7 @@ def check_classifiers_see_equal_images_equally(monkeypatch, scaling):
     seen.clear()
     recipe = dataclasses.replace(RECIPES["lenet"], network=SeenImages, epochs=1, scaling=scaling)
     monkeypatch.setitem(RECIPES, "lenet", recipe)
-    entry = sklearn_suite._Entry(build=lambda seed: SeenRows())
+    entry = sklearn_suite._Entry(module=__name__, estimator="SeenRows", seeded=False)
     monkeypatch.setitem(CLASSIFIERS, "lda", sklearn_suite._classifier("lda", entry))
     gen2real(spotted(64), spotted(64), classifiers=("lda", "lenet"))
     rows, network = seen
