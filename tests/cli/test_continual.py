@@ -111,6 +111,27 @@ def test_courses_are_compared_with_what_public_scores_of_private_images_tell(
         assert f"wrote {tmp_path / name}.svg" in err
 
 
+def test_courses_of_other_tasks_have_a_table_of_their_own(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    words = ["continual", photos, "--epsilon", "1", *TINY, *JUDGES, "--test", some_photos(tmp_path / "test", 1)]
+    courses = {
+        "a": TASKS,
+        "other order": ["--tasks", "bird,fish;dog,cat", *TASKS[2:]],
+        "three tasks": ["--tasks", "dog,cat;bird;fish", *TASKS[2:]],
+    }
+    for name, tasks in courses.items():
+        code, _, err = cli(*words, *tasks, "--out", tmp_path / name)
+        assert code == 0, err
+    code, _, err = cli("compare", *(tmp_path / name for name in courses))
+    assert code == 0, err
+    assert [err.count(f"{tmp_path / name}  dp-merf") for name in courses] == [1, 1, 1]
+    heads = [line for line in err.splitlines() if "eps proven" in line]
+    assert sorted(line.split("eps proven")[1].split() for line in heads) == [
+        ["task", "1", "task", "2"],
+        ["task", "1", "task", "2"],
+        ["task", "1", "task", "2", "task", "3"],
+    ]
+
+
 def test_the_classifier_baseline_is_a_method_of_this_command_alone(cli: Cli, photos: Path, tmp_path: Path) -> None:
     tiny = ["--epochs", "1", "--expected-batch", "5", "--width", "16"]
     code, out, err = cli(

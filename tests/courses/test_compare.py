@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from veilset.courses.compare import compare_courses, stage_panels, write_figure
+from veilset.courses.compare import compare_courses, grouped, stage_panels, write_figure
 from veilset.courses.release import export_course
 from veilset.courses.scores import score_course
 from veilset.errors import ArtifactError, ConfigError
 
-from .cases import BENCHMARK, FAST, learned, some_course, some_images
+from .cases import BENCHMARK, FAST, TASKS, learned, some_course, some_images
 
 
 def measured(path: Path, method: str = "dp-merf", *, public: bool = True, **options: Any) -> Path:
@@ -37,6 +37,14 @@ def test_methods_of_one_epsilon_share_a_panel_and_other_epsilons_have_their_own(
     twin = Path(shutil.copytree(merf, tmp_path / "twin"))
     (panel,) = stage_panels(compare_courses([merf, twin]))
     assert [trace.label for trace in panel.traces] == ["dp-merf, a", "dp-merf, twin"]
+
+
+def test_courses_of_other_tasks_are_apart_though_test_images_and_epsilon_are_the_same(tmp_path: Path) -> None:
+    first, twin = measured(tmp_path / "a"), measured(tmp_path / "b")
+    turned = measured(tmp_path / "c", tasks=TASKS[::-1])
+    more = measured(tmp_path / "d", tasks=(TASKS[0], *((name,) for name in TASKS[1])))
+    groups = grouped(compare_courses([first, turned, twin, more]))
+    assert [[course.path for course in group] for group in groups] == [[first, twin], [turned], [more]]
 
 
 def test_private_accuracies_are_compared_for_the_owner_alone(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from veilset.cli.options import Quiet
 from veilset.console import Show, result
-from veilset.courses.compare import ComparedCourse, compare_courses, write_figure
+from veilset.courses.compare import ComparedCourse, compare_courses, grouped, write_figure
 from veilset.courses.release import is_course
 from veilset.errors import ConfigError
 from veilset.privacy.claim import shown
@@ -50,9 +50,9 @@ def _compare_courses(sources: list[Path], out: Path | None, show: Show) -> None:
     courses = compare_courses(sources)
     if out is not None:
         write_figure(courses, out)
-    for (title, terms), _ in dict.fromkeys(course.shared for course in courses):
-        mine = [course for course in courses if course.shared[0] == (title, terms)]
-        head = ["course", "method", "eps proven", *(f"task {n}" for n in range(1, len(mine[0].scores) + 1))]
+    for mine in grouped(courses):
+        (title, terms), partition = mine[0].shared
+        head = ["course", "method", "eps proven", *(f"task {n}" for n in range(1, len(partition.tasks) + 1))]
         show.say(f"{title}; {terms}")
         for line in aligned([head, *map(_course_row, mine)]):
             show.say(line)

@@ -41,7 +41,7 @@ class ComparedCourse:
 
     @property
     def shared(self) -> tuple[tuple[str, str], Partition]:
-        """What courses in one panel have in common."""
+        """What courses in one table or panel have in common."""
         return panel_terms(self.test, self.claim), self.partition
 
 
@@ -69,11 +69,17 @@ def _compared(path: Path) -> ComparedCourse:
     )  # fmt: skip
 
 
+def grouped(courses: Sequence[ComparedCourse]) -> list[list[ComparedCourse]]:
+    """One group for each test set, epsilon and order of tasks: nothing else may share a table or a panel."""
+    groups: dict[tuple[tuple[str, str], Partition], list[ComparedCourse]] = {}
+    for course in courses:
+        groups.setdefault(course.shared, []).append(course)
+    return list(groups.values())
+
+
 def stage_panels(courses: Sequence[ComparedCourse]) -> list[StagePanel]:
-    """One for each test set, epsilon and order of tasks: other epsilons never share a panel."""
     panels = []
-    for shared in dict.fromkeys(course.shared for course in courses):
-        mine = [course for course in courses if course.shared == shared]
+    for mine in grouped(courses):
         times = Counter(course.method for course in mine)
         names = [one.method if times[one.method] == 1 else f"{one.method}, {one.path.name}" for one in mine]
         accuracies = {name: course.scores for name, course in zip(names, mine, strict=True)}
