@@ -17,6 +17,7 @@ from veilset.errors import ConfigError, DataError, MissingExtra, PrivacyError, R
 from veilset.evaluate.classifiers import CLASSIFIERS
 from veilset.evaluate.fitting import Classifier
 from veilset.evaluate.inception import InceptionExtractor
+from veilset.evaluate.presets import PRESETS
 from veilset.model import Model, from_pretrained
 from veilset.run import execute
 from veilset.run_folder import FINGERPRINTS, RunFolder
@@ -45,9 +46,29 @@ def others(count: int = 60) -> ImageSet:
     return make_images((count // 3,) * 3, seed=99)
 
 
-def score(run: RunFolder, test: ImageSet, **options: Any) -> list[Any]:
+def score(run: RunFolder, test: ImageSet, real: ImageSet | None = None, **options: Any) -> list[Any]:
     request = Request(**{"number": 12, "classifiers": ("constant",), **options})
-    return score_run(run, test, request, device=CPU, progress=lambda *_: None)
+    return score_run(run, test, request, real=real, device=CPU, progress=lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("preset", "metric"),
+    [
+        ("gs-wgan", "gen2real/calibrated"),
+        ("quick", "gen2real/quick-calibrated"),
+        (None, "gen2real/mean-calibrated"),
+    ],
+)
+def test_a_calibrated_mean_is_named_by_the_classifiers_it_is_made_of(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, preset: str | None, metric: str
+) -> None:
+    """The paper's name stands for its thirteen classifiers alone."""
+    if preset is not None:
+        monkeypatch.setitem(PRESETS, preset, replace(PRESETS[preset], classifiers=("constant",)))
+    real = make_images(seed=98)
+    (found,) = (one for one in score(run, others(), real, preset=preset) if one.metric.endswith("calibrated"))
+    assert found.metric == metric
+    assert found.details["classifiers"] == {"gen2real/constant": 1.0}
 
 
 def forbid_sampling(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from veilset.evaluate.extractors import Extractor, get_extractor
 from veilset.evaluate.fidelity import METRICS, check_metrics
 from veilset.evaluate.inception import CPU_IMAGES_PER_SECOND, InceptionExtractor
 from veilset.evaluate.matching import check_classes, check_shapes
-from veilset.evaluate.presets import get_preset
+from veilset.evaluate.presets import calibrated_metric, get_preset
 from veilset.evaluate.utility import check_choices, check_sets
 from veilset.files import write_atomically
 from veilset.looks import note_look
@@ -138,7 +138,7 @@ def _utility(
     if real is None:
         return scores
     reference = real2real(real, test, **chosen)
-    ratio = calibrated(scores[: len(reference)], reference)
+    ratio = calibrated(scores[: len(reference)], reference, calibrated_metric(request.preset))
     return [*scores, ratio, *reference, *real2gen(real, synthetic, **chosen)]
 
 

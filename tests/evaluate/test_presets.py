@@ -68,16 +68,6 @@ def test_a_preset_uses_its_own_seeds_unless_others_are_given():
 
 
 @pytest.mark.usefixtures("_constant_guesses")
-def test_real_training_images_give_the_calibrated_accuracy():
-    train, test = toy("train", 20), toy("test", 20)
-    scores = run_preset("gs-wgan", train, test, real=toy("real", 20), seeds=(0,))
-    assert [score.metric for score in scores[-2:]] == ["gen2real/average", "gen2real/calibrated"]
-    assert scores[-1].mean == 1.0
-    assert len(scores[-1].details["classifiers"]) == 13
-    assert run_preset("quick", train, test, real=train)[-1].metric == "gen2real/quick-calibrated"
-
-
-@pytest.mark.usefixtures("_constant_guesses")
 def test_a_score_says_which_protocol_it_follows_and_what_was_not_as_asked():
     lopsided = toy("train", 40).subset(torch.tensor([0, 1, 2, 4, 6]))
     (first, *_, mean) = run_preset("dpimagebench", lopsided, toy("test", 20))

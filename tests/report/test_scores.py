@@ -62,6 +62,16 @@ def test_values_of_different_extractors_or_protocols_get_different_columns():
     assert len(names) == 4
 
 
+def test_means_without_a_protocol_share_a_column_only_if_the_classifiers_are_the_same():
+    def column(*classifiers, metric="gen2real/mean-calibrated"):
+        details = {"classifiers": {f"gen2real/{name}": 0.5 for name in classifiers}}
+        return column_name(Score.over_seeds(metric, [1.0], touched_private_data=False, details=details))
+
+    assert column("mlp", "cnn") == column("cnn", "mlp") == "gen2real/mean-calibrated (cnn, mlp)"
+    assert column("cnn") == "gen2real/mean-calibrated (cnn)"
+    assert column("cnn", metric="gen2real/quick-calibrated") == "gen2real/quick-calibrated"
+
+
 def test_confusion_is_shown_in_shares_of_the_true_class():
     rows = score(confusion=[[3, 1], [0, 0]])["confusion"]
     assert rows == [{"name": "cat", "shares": [0.75, 0.25]}, {"name": "dog", "shares": [0.0, 0.0]}]

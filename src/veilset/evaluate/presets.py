@@ -1,6 +1,6 @@
 """Published evaluation protocols by name: which classifiers, how many images, how many seeds, and which mean."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,10 +9,8 @@ from veilset.data.spec import ImageSet
 from veilset.engines.contexts import Progress
 from veilset.errors import ConfigError
 from veilset.evaluate.classifiers import THIRTEEN
-from veilset.evaluate.scores import Score, average, calibrated
-from veilset.evaluate.utility import gen2real, real2real
-
-Measure = Callable[..., list[Score]]
+from veilset.evaluate.scores import Score, average
+from veilset.evaluate.utility import gen2real
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,29 +78,28 @@ def run_preset(
     synthetic: ImageSet,
     test: ImageSet,
     *,
-    real: ImageSet | None = None,
     seeds: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> list[Score]:
     """gen2real by a published protocol: a score per classifier, then their mean where the protocol has one.
 
-    With ``real``, the real training images, the mean ratio to training on those (calibrated accuracy) comes last.
-
     Raises: ConfigError for an unknown preset, and what `gen2real` raises.
     """
     preset = get_preset(name)
     seeds = preset.seeds if seeds is None else seeds
 
-    def scores_of(measure: Measure, train: ImageSet) -> list[Score]:
-        return measure(train, test, classifiers=preset.classifiers, seeds=seeds, device=device, progress=progress)
+    measured = gen2real(synthetic, test, classifiers=preset.classifiers, seeds=seeds, device=device, progress=progress)
+    scores = [_stamp(score, name, synthetic, len(seeds)) for score in measured]
+    return scores if preset.mean is None else [*scores, average(scores, f"gen2real/{preset.mean}")]
 
-    scores = [_stamp(score, name, synthetic, len(seeds)) for score in scores_of(gen2real, synthetic)]
-    reference = [] if real is None else scores_of(real2real, real)
-    means = [] if preset.mean is None else [average(scores, f"gen2real/{preset.mean}")]
-    # The paper's name stands for its thirteen classifiers alone.
-    metric = "gen2real/calibrated" if name == "gs-wgan" else f"gen2real/{name}-calibrated"
-    return [*scores, *means, *([calibrated(scores, reference, metric)] if reference else [])]
+
+def calibrated_metric(preset: str | None) -> str:
+    """The name of the calibrated mean over the classifiers of a preset, or over others.
+
+    The paper's name stands for its thirteen classifiers alone.
+    """
+    return "gen2real/calibrated" if preset == "gs-wgan" else f"gen2real/{preset or 'mean'}-calibrated"
 
 
 def _stamp(score: Score, name: str, synthetic: ImageSet, num_seeds: int) -> Score:

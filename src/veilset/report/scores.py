@@ -9,6 +9,7 @@ from typing import Any
 
 from veilset.data.spec import ImageSpec
 from veilset.evaluate.copies import MAX_REFERENCES
+from veilset.evaluate.presets import calibrated_metric
 from veilset.evaluate.scores import Score
 from veilset.score_release import Accuracy, NoisyScores
 
@@ -112,9 +113,13 @@ def noisy_columns(purchases: Sequence[NoisyScores]) -> dict[str, tuple[Accuracy,
 
 
 def column_name(score: Score) -> str:
-    """What must agree before two values may stand in one column: metric, protocol, extractor and numbers of images."""
+    """What must agree before two values may stand in one column: metric, protocol, extractor and numbers of images, or
+    the classifiers of a mean that follows no protocol."""
     protocols = [score.details.get(key) for key in ("preset", "protocol")]
     notes = [_plain(text) for text in protocols if isinstance(text, str)]
+    classifiers = score.details.get("classifiers")
+    if score.metric == calibrated_metric(None) and isinstance(classifiers, dict):
+        notes += sorted(_plain(name.partition("/")[2]) for name in classifiers)
     if extractor := extractor_text(score.details):
         numbers = [score.details.get(key) for key in ("num_synthetic", "num_real")]
         known = [f"{number:,}" for number in numbers if isinstance(number, int)]
