@@ -1,6 +1,9 @@
 import pytest
+from contract.cases import make_images
 
 from veilset.data.spec import ImageSpec
+from veilset.evaluate.extractors import RandomConvExtractor
+from veilset.evaluate.fidelity import fidelity
 from veilset.evaluate.scores import Score
 from veilset.report.scores import column_name, score_content
 
@@ -30,21 +33,15 @@ def test_a_known_metric_says_which_way_is_better(metric):
 HASH = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
 
-@pytest.mark.parametrize(
-    "details",
-    [
-        {"extractor": {"name": "inception-2015", "sha256": HASH}},
-        {"extractor": "inception-2015", "extractor_sha256": HASH},
-        {"extractor": "inception-2015", "extractor_hash": HASH},
-    ],
-)
-def test_the_extractor_is_named_with_its_hash(details):
-    assert score("fid", (61.2,), **details)["extractor"] == f"inception-2015 {HASH[:12]}"
+def test_the_extractor_is_named_with_its_hash_as_it_was_written():
+    images = make_images()
+    extractor = RandomConvExtractor()
+    (found,) = fidelity(images, images, metrics=("fid",), extractor=extractor)
+    assert score_content(found, SPEC)["extractor"] == f"random-conv-1 {extractor.hash[:12]}"
+    assert column_name(found) == f"fid (random-conv-1 {extractor.hash[:12]}, {len(images)} and {len(images)} images)"
 
 
-@pytest.mark.parametrize(
-    "extractor", [None, 5, "/home/ann/private.pt", ["x"], {"name": "a/b", "sha256": "/etc"}, "<b>"]
-)
+@pytest.mark.parametrize("extractor", [None, 5, "/home/ann/private.pt", ["x"], {"name": "a/b", "hash": "/etc"}, "<b>"])
 def test_an_extractor_that_could_name_a_path_is_not_shown(extractor):
     assert score("fid", (61.2,), extractor=extractor)["extractor"] == ""
 
@@ -55,8 +52,8 @@ def test_values_of_different_extractors_or_protocols_get_different_columns():
 
     names = {
         column(),
-        column(extractor={"name": "inception-2015", "sha256": HASH}),
-        column(extractor={"name": "inception-2015", "sha256": HASH[::-1]}),
+        column(extractor={"name": "inception-2015", "hash": HASH}),
+        column(extractor={"name": "inception-2015", "hash": HASH[::-1]}),
         column(preset="gs-wgan"),
     }
     assert len(names) == 4

@@ -34,7 +34,6 @@ OTHER_MEANING = {
 }
 MAX_CONFUSED = 30
 """Above this many classes a confusion table is wider than a page."""
-_HASH_KEYS = ("sha256", "hash")
 
 
 def score_content(score: Score, spec: ImageSpec, others: Sequence[Score] = ()) -> dict[str, Any]:
@@ -115,8 +114,7 @@ def noisy_columns(purchases: Sequence[NoisyScores]) -> dict[str, tuple[Accuracy,
 def column_name(score: Score) -> str:
     """What must agree before two values may stand in one column: metric, protocol, extractor and numbers of images, or
     the classifiers of a mean that follows no protocol."""
-    protocols = [score.details.get(key) for key in ("preset", "protocol")]
-    notes = [_plain(text) for text in protocols if isinstance(text, str)]
+    notes = [_plain(score.details.get("preset"))]
     classifiers = score.details.get("classifiers")
     if score.metric == calibrated_metric(None) and isinstance(classifiers, dict):
         notes += sorted(_plain(name.partition("/")[2]) for name in classifiers)
@@ -131,10 +129,11 @@ def column_name(score: Score) -> str:
 def extractor_text(details: dict[str, Any]) -> str:
     """Name and hash of the network whose features were compared; values mean nothing across different ones."""
     extractor = details.get("extractor")
-    fields = extractor if isinstance(extractor, dict) else {}
-    name = _plain(fields.get("name", extractor))
-    keys = [fields.get(key) for key in _HASH_KEYS] + [details.get(f"extractor_{key}") for key in _HASH_KEYS]
-    digest = next((key for key in keys if isinstance(key, str) and re.fullmatch(r"[0-9a-f]{8,128}", key)), "")
+    if not isinstance(extractor, dict):
+        return ""
+    name, digest = _plain(extractor.get("name")), extractor.get("hash")
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{8,128}", digest):
+        return name
     return f"{name} {digest[:12]}".strip()
 
 
