@@ -38,7 +38,7 @@ def panels(lines: Sequence[dict[str, Any]]) -> list[UtilityPanel]:
             if len(points) >= FEWEST
         )
         if curves:
-            drawn.append(UtilityPanel(title=dataset, metric="accuracy", x_axis="epsilon", curves=curves))
+            drawn.append(UtilityPanel(title=dataset, metric="accuracy", curves=curves))
     return drawn
 
 

@@ -15,7 +15,6 @@ from PIL import Image
 from veilset.errors import ConfigError, MissingExtra, MixedAdjacency, PrivacyError
 from veilset.report import plots
 from veilset.report.plots import (
-    ConfusionMatrix,
     Curve,
     HistoryPanel,
     NormHistogram,
@@ -35,7 +34,7 @@ def curve(method: str = "dp-merf", basis: str = "proven", terms: str = TERMS, **
 
 
 def panel(*curves: Curve) -> UtilityPanel:
-    return UtilityPanel(title="mnist", metric="gen2real/cnn", x_axis="epsilon", curves=curves)
+    return UtilityPanel(title="mnist", metric="gen2real/cnn", curves=curves)
 
 
 STEPS = tuple(range(0, 100, 10))
@@ -74,9 +73,6 @@ FIGURES: dict[str, Callable[..., bytes]] = {
             )
         ],
         **o,
-    ),
-    "confusion": lambda **o: plots.confusion_matrix(
-        ConfusionMatrix(title="cnn", class_names=("cat", "ankle-boot"), counts=((3, 1), (0, 0))), **o
     ),
 }
 
@@ -149,7 +145,6 @@ def test_epsilons_about_different_neighbours_cannot_share_a_panel() -> None:
         lambda: Trace(label="x", steps=(1, 2), mean=(1.0,)),
         lambda: Trace(label="x", steps=(), mean=()),
         lambda: NormHistogram.of("x", [], [1.0], clip_norm=1.0),
-        lambda: ConfusionMatrix(title="x", class_names=("a", "b"), counts=((1, 2),)),
         lambda: plots.norm_dynamics([]),
         lambda: FIGURES["history"](image_format="gif"),
     ],

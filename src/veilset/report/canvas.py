@@ -40,7 +40,7 @@ def look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "linestyle": dash}
 
 
-def draw_panels(panels: Sequence[Draw], *, image_format: Format = "svg", height: float = PANEL_HEIGHT) -> bytes:
+def draw_panels(panels: Sequence[Draw], *, image_format: Format = "svg") -> bytes:
     """One figure with the panels in rows of at most four.
 
     Raises: ConfigError without a panel or for another format, MissingExtra without matplotlib.
@@ -59,7 +59,7 @@ def draw_panels(panels: Sequence[Draw], *, image_format: Format = "svg", height:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        figure = Figure(figsize=(PANEL_WIDTH * columns, height * rows), layout="constrained")
+        figure = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows), layout="constrained")
         for number, draw in enumerate(panels, start=1):
             draw(figure.add_subplot(rows, columns, number))
         figure.draw_without_rendering()  # the layout needs a second pass once ticks have their final labels

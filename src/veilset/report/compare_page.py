@@ -143,7 +143,7 @@ def utility_figures(comparison: Comparison) -> list[tuple[str, list[UtilityPanel
 
 def _panel(data: str, column: str, curves: Sequence[Curve]) -> UtilityPanel:
     metric = column.partition(" (")[0]  # protocol and extractor stand in the caption
-    return UtilityPanel(title=data.partition(",")[0], metric=metric, x_axis="epsilon", curves=tuple(curves))
+    return UtilityPanel(title=data.partition(",")[0], metric=metric, curves=tuple(curves))
 
 
 def _curves(groups: Iterable[Group], column: str, terms: str) -> list[Curve]:

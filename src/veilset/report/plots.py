@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from veilset.data.pictures import sample_grid
-from veilset.report.canvas import COLOURS, GROUND, INK, QUIET, Draw, Format, draw_panels, look
+from veilset.report.canvas import COLOURS, QUIET, Draw, Format, draw_panels, look
 from veilset.report.series import (
     BASES,
     Basis,
-    ConfusionMatrix,
     Curve,
     HistoryPanel,
     NormHistogram,
@@ -26,7 +24,6 @@ from veilset.report.series import (
 )
 
 __all__ = [
-    "ConfusionMatrix",
     "Curve",
     "HistoryPanel",
     "NormHistogram",
@@ -35,20 +32,16 @@ __all__ = [
     "StagePanel",
     "Trace",
     "UtilityPanel",
-    "confusion_matrix",
     "continual",
     "history",
     "norm_dynamics",
     "norm_histograms",
     "privacy_utility",
-    "sample_grid",
 ]
-
-_MAX_NUMBERED_CLASSES = 15
 
 
 def privacy_utility(panels: Sequence[UtilityPanel], *, image_format: Format = "svg") -> bytes:
-    """Utility against epsilon, noise, iterations or sampling rate (GS-WGAN Fig. 4 and A2), mean and error band."""
+    """Utility against epsilon, mean and error band."""
     names = sorted({curve.method for panel in panels for curve in panel.curves})
     looks = {name: look(number) for number, name in enumerate(names)}
     draws = [
@@ -62,7 +55,7 @@ def privacy_utility(panels: Sequence[UtilityPanel], *, image_format: Format = "s
 
 def _utility_panel(panel: UtilityPanel, basis: Basis, looks: dict[str, dict[str, Any]]) -> Draw:
     curves = [curve for curve in panel.curves if curve.basis == basis]
-    axis = f"{'proven epsilon' if basis == 'proven' else 'epsilon as published'}"
+    axis = "proven epsilon" if basis == "proven" else "epsilon as published"
 
     def draw(axes: Any) -> None:
         for curve in curves:
@@ -70,11 +63,11 @@ def _utility_panel(panel: UtilityPanel, basis: Basis, looks: dict[str, dict[str,
             label = curve.method if curve.status is None else f"{curve.method} ({curve.status})"
             _line(axes, [p.x for p in points], [p.mean for p in points], [p.sd or 0.0 for p in points], label, style)
         axes.set_title(f"{panel.title}\n{basis} accounting", loc="left")
-        axes.set_xlabel(f"{axis if panel.x_axis == 'epsilon' else panel.x_axis}\n{curves[0].terms}")
+        axes.set_xlabel(f"{axis}\n{curves[0].terms}")
         axes.set_ylabel(panel.metric)
         axes.set_ylim(*_y_range(panel))
         xs = [point.x for curve in curves for point in curve.points]
-        if panel.x_axis != "iterations" and min(xs) > 0 and max(xs) / min(xs) >= 5:
+        if min(xs) > 0 and max(xs) / min(xs) >= 5:
             _log_ticks(axes, xs)
         _legend(axes)
 
@@ -190,40 +183,3 @@ def _stage_panel(panel: StagePanel, looks: dict[str, dict[str, Any]]) -> Draw:
         _legend(axes, columns=2)
 
     return draw
-
-
-def confusion_matrix(matrix: ConfusionMatrix, *, image_format: Format = "svg") -> bytes:
-    """Shares of each true class by predicted class; as private as the score it belongs to."""
-    names, shares = list(matrix.class_names), matrix.shares
-
-    def draw(axes: Any) -> None:
-        _cells(axes, shares)
-        places = [number + 0.5 for number in range(len(names))]
-        axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 3 else 0)
-        axes.set_yticks(places, names)
-        axes.set(xlabel="predicted", ylabel="true", aspect="equal")
-        axes.invert_yaxis()
-        axes.grid(False)
-        axes.set_title(matrix.title, loc="left")
-        if len(names) <= _MAX_NUMBERED_CLASSES:
-            _numbers(axes, shares)
-
-    return draw_panels([draw], image_format=image_format, height=max(3.9, 0.3 * len(names)))
-
-
-def _cells(axes: Any, shares: list[list[float]]) -> None:
-    from matplotlib.patches import Rectangle
-
-    axes.set(xlim=(0, len(shares)), ylim=(0, len(shares)))
-    for row, values in enumerate(shares):
-        for column, share in enumerate(values):
-            if share > 0:  # one colour at many strengths, so that it can be swapped on dark ground
-                axes.add_patch(Rectangle((column, row), 1, 1, color=COLOURS[0], alpha=share, linewidth=0))
-
-
-def _numbers(axes: Any, shares: list[list[float]]) -> None:
-    for row, values in enumerate(shares):
-        for column, share in enumerate(values):
-            colour = GROUND if share > 0.5 else INK
-            text = f"{100 * share:.0f}"
-            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontsize=8)

@@ -12,7 +12,6 @@ from veilset.errors import ConfigError, MixedAdjacency, PrivacyError
 
 Basis = Literal["proven", "published"]
 BASES: tuple[Basis, ...] = ("proven", "published")
-XAxis = Literal["epsilon", "noise scale", "iterations", "sampling rate"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,6 @@ class UtilityPanel:
 
     title: str
     metric: str
-    x_axis: XAxis
     curves: tuple[Curve, ...]
 
     def __post_init__(self) -> None:
@@ -166,28 +164,6 @@ class NormHistogram:
             title=title, clip_norm=clip_norm, edges=edges, before=tuple(counts[0]), after=tuple(counts[1]),
             summary=summary,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfusionMatrix:
-    """Counts: one row per true class, one column per predicted one."""
-
-    title: str
-    class_names: tuple[str, ...]
-    counts: tuple[tuple[float, ...], ...]
-
-    def __post_init__(self) -> None:
-        sides = {len(self.counts), *(len(row) for row in self.counts)}
-        if sides != {len(self.class_names)} or not self.class_names:
-            raise ConfigError(
-                f"{len(self.class_names)} rows and columns", f"sides of {sorted(sides)}", "Count every pair of classes."
-            )
-        require_finite([value for row in self.counts for value in row])
-
-    @property
-    def shares(self) -> list[list[float]]:
-        """Each row divided by its sum; a class without test images is all zero."""
-        return [[value / (sum(row) or 1.0) for value in row] for row in self.counts]
 
 
 def _mean_and_sd(values: Sequence[float]) -> str:
