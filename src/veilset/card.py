@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veilset.privacy.bounds import Adjacency
+from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim, shown
+
+
+def unit_in_words(claim: Claim) -> str:
+    return "one image" if claim.unit is Unit.RECORD else "all images of one person"
+
+
+def in_words(claim: Claim) -> str:
+    """The neighbouring relation: what an epsilon is for."""
+    change = "adding or removing" if claim.adjacency is Adjacency.ADD_REMOVE else "replacing"
+    return f"for {change} {unit_in_words(claim)}"
 
 
 def plain_words(claim: Claim, what: str = "model") -> list[str]:
@@ -16,15 +26,15 @@ def plain_words(claim: Claim, what: str = "model") -> list[str]:
             *claim.stamps,
             f"No privacy can be claimed for this {what}. Treat it like the images it was trained on.",
         ]
-    change = "adding or removing" if claim.adjacency is Adjacency.ADD_REMOVE else "replacing"
-    unit = "one image" if claim.unit == "record" else "all images of one person"
     power = claim.attack_power(0.01) or 0.0
     sentences = [
-        f"This {what} is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private for {change} {unit}.",
+        f"This {what} is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private {in_words(claim)}.",
         f"Meaning: {_attack(claim)} at most {100 * power:.3g} %, whatever is done with the {what}.",
     ]
     if claim.as_replace is not None:
-        sentences.append(f"For replacing {unit} by another, the same noise gives epsilon {shown(claim.as_replace)}.")
+        sentences.append(
+            f"For replacing {unit_in_words(claim)} by another, the same noise gives epsilon {shown(claim.as_replace)}."
+        )
     if claim.published is not None:
         sentences.append(
             f"The paper's own formula gives epsilon {claim.published.epsilon:.4g} for this noise. Status of that "
@@ -46,14 +56,14 @@ def _attack(claim: Claim) -> str:
     return "somebody who knows all other images and wrongly picks 1 % of those not used recognises, of those used,"
 
 
-def claim_text(claim: Claim, what: str = "model") -> str:
-    """The part of a card that says what is proven and what that assumes."""
+def claim_text(claim: Claim, sentences: Sequence[str]) -> str:
+    """The part of a card that says what is proven, in these sentences too, and what that assumes."""
     assumptions = "\n".join(f"- {text}" for text in claim.assumptions) or "- none: there is no claim"
-    sentences = "\n".join(f"{number}. {text}" for number, text in enumerate(plain_words(claim, what), start=1))
+    numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(sentences, start=1))
     return f"""`{claim.summary}`
 
 ## What this means
-{sentences}
+{numbered}
 
 ## Assumptions
 {assumptions}"""
@@ -68,12 +78,17 @@ def tasks_table(tasks: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(["| task | classes | declared size |", "|---|---|---|", *rows])
 
 
+def _settings_table(config: Mapping[str, Any]) -> str:
+    rows = [f"| {name} | {value} |" for name, value in config["config"].items()]
+    ends = [f"| {name} | {config[name]} |" for name in ("accounting", "veilset")]
+    return "\n".join(["## Settings", "| option | value |", "|---|---|", *rows, *ends])
+
+
 def classifier_card(config: dict[str, Any], claim: Claim) -> str:
     spec = config["spec"]
-    settings = "\n".join(f"| {name} | {value} |" for name, value in config["config"].items())
     return f"""# A classifier by {config["method"]}
 
-{claim_text(claim, "classifier")}
+{claim_text(claim, plain_words(claim, "classifier"))}
 
 ## What it was trained on
 {spec["height"]} x {spec["width"]} images with {spec["channels"]} channel(s), task after task. It knows the classes of
@@ -81,23 +96,17 @@ these tasks, in their order, and was never shown others.
 
 {tasks_table(config["tasks"])}
 
-## Settings
-| option | value |
-|---|---|
-{settings}
-| accounting | {config["accounting"]} |
-| veilset | {config["veilset"]} |
+{_settings_table(config)}
 """
 
 
 def model_card(config: dict[str, Any], claim: Claim) -> str:
     spec = config["spec"]
-    settings = "\n".join(f"| {name} | {value} |" for name, value in config["config"].items())
     return f"""# Synthetic images by {config["method"]}
 
 ![samples](samples.png)
 
-{claim_text(claim)}
+{claim_text(claim, plain_words(claim))}
 
 ## What it generates
 {spec["height"]} x {spec["width"]} images with {spec["channels"]} channel(s), classes: {", ".join(spec["class_names"])}.
@@ -113,10 +122,5 @@ images = model.sample(1000, seed=0)
 `veilset verify this-folder` checks the files, the ledger and the epsilon again. `sketch.safetensors`, where there is
 one, holds the noisy sums this model was made from; `veilset synthesize this-folder` makes another model from them.
 
-## Settings
-| option | value |
-|---|---|
-{settings}
-| accounting | {config["accounting"]} |
-| veilset | {config["veilset"]} |
+{_settings_table(config)}
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from veilset.card import claim_text, in_words, unit_in_words
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim, shown
 from veilset.privacy.gaussian import gaussian_epsilon
@@ -34,12 +35,10 @@ def sketch_sentences(config: dict[str, Any], claim: Claim) -> list[str]:
 
 
 def _guarantee(claim: Claim) -> str:
-    unit = "one image" if claim.unit is Unit.RECORD else "all images of one person"
-    change = "adding or removing" if claim.adjacency is Adjacency.ADD_REMOVE else "replacing"
     mu = "" if claim.mu is None else f" (mu = {claim.mu:.4g})"
-    text = f"It is ({shown(claim.epsilon or 0.0)}, {claim.delta:g})-differentially private for {change} {unit}{mu}"
+    text = f"It is ({shown(claim.epsilon or 0.0)}, {claim.delta:g})-differentially private {in_words(claim)}{mu}"
     if claim.as_replace is not None:
-        text += f"; for replacing {unit} by another the epsilon is {shown(claim.as_replace)}"
+        text += f"; for replacing {unit_in_words(claim)} by another the epsilon is {shown(claim.as_replace)}"
     if claim.unit is Unit.RECORD and claim.mu is not None:
         losses = [f"epsilon {shown(gaussian_epsilon(k * claim.mu, claim.delta))} for {k}" for k in IMAGES_OF_ONE]
         text += f"; for one person with k images mu is k times larger: {', '.join(losses)}"
@@ -59,8 +58,6 @@ def _meaning(claim: Claim) -> str:
 
 def sketch_card(config: dict[str, Any], claim: Claim) -> str:
     spec, sketch = config["spec"], config["sketch"]
-    sentences = "\n".join(f"{place}. {text}" for place, text in enumerate(sketch_sentences(config, claim), start=1))
-    assumptions = "\n".join(f"- {text}" for text in claim.assumptions) or "- none: there is no claim"
     rounds = [(sketch["networks"], sketch["width"], 1), *map(tuple, sketch["later"])]
     table = "\n".join(
         f"| {place} | {count} | {width} | {kinds} |" for place, (count, width, kinds) in enumerate(rounds, start=1)
@@ -72,13 +69,7 @@ def sketch_card(config: dict[str, Any], claim: Claim) -> str:
     )
     return f"""# A sketch of images
 
-`{claim.summary}`
-
-## What this means
-{sentences}
-
-## Assumptions
-{assumptions}
+{claim_text(claim, sketch_sentences(config, claim))}
 
 ## What was declared before reading
 {spec["height"]} x {spec["width"]} images with {spec["channels"]} channel(s), classes: {", ".join(spec["class_names"])}.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from veilset.artifact import Privacy, parse_json, read_privacy, read_release
-from veilset.card import claim_text, tasks_table
+from veilset.card import claim_text, plain_words, tasks_table
 from veilset.classifier import is_classifier
 from veilset.courses.course import Course
 from veilset.courses.folder import COURSE, CourseFolder
@@ -167,7 +167,7 @@ claim; this page is about all of them together.
 
 {tasks_table(value["tasks"])}
 
-{claim_text(claim, "course")}
+{claim_text(claim, plain_words(claim, "course"))}
 {_scores_text(stage_scores(value), claim)}"""
 
 

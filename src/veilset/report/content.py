@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from veilset.card import plain_words
+from veilset.card import in_words, plain_words
 from veilset.data.spec import ImageSpec
 from veilset.evaluate.scores import Score
 from veilset.privacy.accounting import price
-from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.ledger import LedgerRecord
@@ -125,12 +124,6 @@ def headlines(claim: Claim) -> list[Headline]:
         note = f"{STATUS_MEANING.get(status, '')} Source: {claim.published.source}."
         lines.append(Headline(f"Published, {status}", text, "bad" if status == "refuted" else "plain", note.strip()))
     return lines
-
-
-def in_words(claim: Claim) -> str:
-    """The neighbouring relation, as `card.plain_words` puts it."""
-    change = "adding or removing" if claim.adjacency is Adjacency.ADD_REMOVE else "replacing"
-    return f"for {change} {'one image' if claim.unit == 'record' else 'all images of one person'}"
 
 
 def _event_row(event: Event, count: int, record: LedgerRecord) -> dict[str, Any]:
