@@ -43,6 +43,7 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim
 from veilset.report.plots import StagePanel, continual
 from veilset.report.vault import read_log, training_cost
+from veilset.run_folder import LOG
 
 METHODS = ("psg", "dp-merf", "sketch", "dp-sgd")
 FASHION = {"mean": 0.2861, "deviation": 0.3530}
@@ -184,7 +185,7 @@ def finished_seed(row: Row, seed: int, bench: Bench) -> dict[str, Any]:
 def seconds_of(learned: LearnedCourse) -> float:
     """Of all tasks and all judges, whatever was done in an earlier sitting included."""
     tasks = range(1, len(learned.course.partition.tasks) + 1)
-    fits = [training_cost(read_log(learned.folder.task(task).vault / "log.jsonl")[0])[0] for task in tasks]
+    fits = [training_cost(read_log(learned.folder.task(task).vault / LOG)[0])[0] for task in tasks]
     return sum(seconds or 0.0 for seconds in fits) + sum(score.details["seconds"] for score in learned.scores)
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from veilset.errors import RunError
-from veilset.files import check_makeable, read_json, refuse_occupied, require_empty, require_new_file, write_atomically
+from veilset.files import (
+    append_line,
+    check_makeable,
+    read_json,
+    refuse_occupied,
+    require_empty,
+    require_new_file,
+    write_atomically,
+)
 
 
 def test_a_write_replaces_the_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -126,3 +135,13 @@ def test_a_folder_that_cannot_be_looked_into_is_refused_like_one_that_cannot_be_
     monkeypatch.setattr(Path, "iterdir", denied)
     with pytest.raises(RunError, match="Permission denied"):
         refuse_occupied(tmp_path)
+
+
+def test_a_line_is_added_to_those_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    append_line(path, {"event": "first"})
+    append_line(path, {"event": "second", "number": 2})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"event": "first"},
+        {"event": "second", "number": 2},
+    ]

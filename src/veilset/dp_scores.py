@@ -36,7 +36,7 @@ from veilset.score_checks import check_allowed
 from veilset.score_plan import PURCHASES, RESERVED, ScorePlan
 from veilset.score_release import (
     ASSUMPTIONS,
-    SCORES,
+    NOISY_SCORES,
     NoisyScores,
     benchmark_stamps,
     read_noisy_scores,
@@ -238,7 +238,7 @@ def _release(folder: RunFolder, plan: ScorePlan, counts: GroupedSum, request: Re
             images_per_user=plan.images_per_user, reserved_before_fit=plan.before_fit, correct=tuple(correct),
             total=total, privacy=_claimed(ledger, test),
         )  # fmt: skip
-        write_atomically(place / SCORES, scores_bytes([scores]), mode=0o600)
+        write_atomically(place / NOISY_SCORES, scores_bytes([scores]), mode=0o600)
     finally:
         ledger.unlock()
     if budget is not None and plan.reservation is not None:
@@ -266,24 +266,24 @@ def publish(folder: RunFolder) -> None:
     What a crash of this very step left there is taken out first; then the release is checked, because hashing it anew
     must not bless files that somebody changed.
     """
-    forget(folder.release, SCORES)
+    forget(folder.release, NOISY_SCORES)
     verify(folder.path)
-    write_atomically(folder.release / SCORES, scores_bytes(_paid_for(folder)))
+    write_atomically(folder.release / NOISY_SCORES, scores_bytes(_paid_for(folder)))
     update_manifest(folder.release)
 
 
 def _paid_for(folder: RunFolder) -> list[NoisyScores]:
-    paths = sorted((folder.vault / PURCHASES).glob(f"*/{SCORES}"), key=lambda path: int(path.parent.name))
+    paths = sorted((folder.vault / PURCHASES).glob(f"*/{NOISY_SCORES}"), key=lambda path: int(path.parent.name))
     return [scores for path in paths for scores in read_noisy_scores(path.read_bytes())]
 
 
 def _publish_what_was_paid_for(folder: RunFolder) -> None:
     """After a crash between purchase and publication: what is paid for is published, and nothing is bought again."""
-    paid, path = _paid_for(folder), folder.release / SCORES
+    paid, path = _paid_for(folder), folder.release / NOISY_SCORES
     if not paid:
         return
     manifest = read_json(folder.release / MANIFEST, "a finished release")
-    if SCORES in manifest.get("sha256", {}) and path.is_file() and path.read_bytes() == scores_bytes(paid):
+    if NOISY_SCORES in manifest.get("sha256", {}) and path.is_file() and path.read_bytes() == scores_bytes(paid):
         return
     publish(folder)
     raise RunError(

@@ -31,6 +31,12 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         ) from error
 
 
+def append_line(path: Path, value: dict[str, Any]) -> None:
+    """One JSON object more in a file of such lines. A crash may lose the last one: nothing may rest on it."""
+    with path.open("a") as file:
+        file.write(json.dumps(value) + "\n")
+
+
 def sync_folder(folder: Path) -> None:
     """Makes a new name survive a power cut, as fsync does for the content."""
     handle = os.open(folder, os.O_RDONLY)

@@ -15,12 +15,13 @@ from safetensors.torch import load_file as safetensors_load_file
 from safetensors.torch import save as safetensors_save
 from torch import Tensor
 
+from veilset.artifact import MANIFEST
 from veilset.budget import DatasetBudget
 from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, record_fingerprint, user_fingerprints
 from veilset.data.options import FITS
 from veilset.data.spec import Images, ImageSet
 from veilset.errors import RunError
-from veilset.files import read_json, require_empty, write_atomically
+from veilset.files import append_line, read_json, require_empty, write_atomically
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
 from veilset.privacy.noise import NoiseSource
@@ -37,6 +38,9 @@ USER_FINGERPRINTS = "training-users.hashes"
 """The same for their user ids, where they have any."""
 SHARD_KEY = "shard.key"
 HISTORY = "history.jsonl"
+LOG = "log.jsonl"
+EXACT_SCORES = "scores.json"
+"""Scores without noise, unlike those of the same name in a release."""
 RELEASED = "released.sha256"
 """Of the file that work on released values started from."""
 RELEASED_VALUES = "released values alone, by `veilset synthesize --resume`"
@@ -57,10 +61,8 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, plan: Plan, images: Images, budget: DatasetBudget | None) -> RunFolder:
-        require_empty(path)
         folder = cls(path)
-        (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
-        folder.vault.chmod(0o700)
+        folder._make()
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
         note = json.dumps({**_identity(images, budget), **how_read(images)}).encode()
         write_atomically(folder.vault / IMAGES, note, mode=0o600)
@@ -74,9 +76,7 @@ class RunFolder:
         if folder.plan_path.is_file() and not folder.finished:
             raise RunError("a new or empty output folder", f"{path}, with a run that is not finished",
                            "Go on with it by --resume, or choose another path.")  # fmt: skip
-        require_empty(path)
-        (folder.vault / "checkpoints").mkdir(parents=True, mode=0o700)
-        folder.vault.chmod(0o700)
+        folder._make()
         for name in (FINGERPRINTS, USER_FINGERPRINTS):
             if (source.vault / name).is_file():
                 write_atomically(folder.vault / name, (source.vault / name).read_bytes(), mode=0o600)
@@ -116,6 +116,11 @@ class RunFolder:
             )
         return folder
 
+    def _make(self) -> None:
+        require_empty(self.path)
+        (self.vault / "checkpoints").mkdir(parents=True, mode=0o700)
+        self.vault.chmod(0o700)  # parents are made with the mode of the system
+
     @property
     def kind(self) -> str:
         """What the run makes: a model or, where that was noted at its start, something else."""
@@ -128,12 +133,11 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return (self.release / "manifest.json").is_file()
+        return (self.release / MANIFEST).is_file()
 
     def log(self, **entry: Any) -> None:
         """One line of the owner's log. It holds times and counts, so it stays in the vault."""
-        with (self.vault / "log.jsonl").open("a") as file:
-            file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
+        log_in(self.vault, entry)
 
     def logging(self, progress: Progress) -> Progress:
         """`progress` that also leaves a line in the log now and then."""
@@ -152,8 +156,7 @@ class RunFolder:
 
         A resumed run repeats the steps since its last checkpoint; the later value of a step counts.
         """
-        with (self.vault / HISTORY).open("a") as file:
-            file.write(json.dumps({"name": name, "step": step, "value": value}) + "\n")
+        append_line(self.vault / HISTORY, {"name": name, "step": step, "value": value})
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -275,6 +278,10 @@ class RunFolder:
         if budget is None and self._charged and not (self.vault / SHARD_KEY).is_file():
             todo = "Restore it from a backup, or begin a new run; what was charged stays charged."
             raise RunError(f"the key of this run's shards in vault/{SHARD_KEY}", "none", todo)
+
+
+def log_in(vault: Path, entry: Mapping[str, Any]) -> None:
+    append_line(vault / LOG, {"time": round(time.time(), 3), **entry})
 
 
 def how_read(images: Images) -> dict[str, Any]:

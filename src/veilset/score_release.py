@@ -16,7 +16,7 @@ from veilset.privacy.bounds import sum_sensitivity
 from veilset.privacy.claim import VOID, Claim
 from veilset.privacy.events import Gaussian
 
-SCORES = "scores.json"
+NOISY_SCORES = "scores.json"
 SUBJECT = "test set"
 ASSUMPTIONS = (
     "this epsilon is about the test images; that of the model is about its training images",
@@ -192,14 +192,14 @@ def read_noisy_scores(data: bytes) -> list[NoisyScores]:
     Raises: ArtifactError for anything else than what `scores_bytes` writes. The price is checked by `verify`.
     """
     try:
-        purchases = [NoisyScores.from_json(value) for value in parse_json(data, SCORES)["purchases"]]
+        purchases = [NoisyScores.from_json(value) for value in parse_json(data, NOISY_SCORES)["purchases"]]
         same = scores_bytes(purchases) == data
         if not purchases:
             raise ValueError("no purchase")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise ArtifactError(f"noisy scores in {SCORES}", f"{error!r}", "Do not trust these scores.") from error
+        raise ArtifactError(f"noisy scores in {NOISY_SCORES}", f"{error!r}", "Do not trust these scores.") from error
     if not same:
         raise ArtifactError(
-            f"only what follows from the noisy counts in {SCORES}", "something else", "Do not trust these scores."
+            f"only what follows from the noisy counts in {NOISY_SCORES}", "something else", "Do not trust these scores."
         )
     return purchases

@@ -23,10 +23,9 @@ from veilset.files import write_atomically
 from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
-from veilset.run_folder import RunFolder
+from veilset.run_folder import EXACT_SCORES, RunFolder
 from veilset.score_release import on_benchmark
 
-SCORES = "scores.json"
 MOST_SHARED = 0.01
 """Share of test images that may be training images: public sets hold a few repetitions, more is a mistake."""
 Warn = Callable[[str], None]
@@ -104,7 +103,7 @@ def score_run(
     measured = _measure(folder, model, test, real, request, extractor, device, progress)
     scores = [_with_warnings(score, shared) for score in measured]
     value = json.dumps([score.to_json() for score in scores], indent=1).encode()
-    write_atomically(folder.vault / SCORES, value, mode=0o600)
+    write_atomically(folder.vault / EXACT_SCORES, value, mode=0o600)
     return scores
 
 

@@ -36,7 +36,7 @@ from veilset.privacy.claim import (
 )
 from veilset.privacy.events import steps
 from veilset.run import BEFORE_BUDGET, UNTRACKED
-from veilset.score_release import ASSUMPTIONS, SCORES, NoisyScores, names_a_benchmark, read_noisy_scores
+from veilset.score_release import ASSUMPTIONS, NOISY_SCORES, NoisyScores, names_a_benchmark, read_noisy_scores
 from veilset.sketch_file import FILE
 from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
 from veilset.version import __version__, read_as_ours
@@ -64,9 +64,9 @@ def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
         "files": "unchanged",
         "ledger": "unbroken",
     }
-    if SCORES in files:
+    if NOISY_SCORES in files:
         cap = parse_json(files["config.json"], "config.json").get("rows_per_user")
-        result["noisy_scores"] = [_checked_scores(one, claim, cap) for one in read_noisy_scores(files[SCORES])]
+        result["noisy_scores"] = [_checked_scores(one, claim, cap) for one in read_noisy_scores(files[NOISY_SCORES])]
     if claim.epsilon is None:
         _check_card(files, opened)
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from veilset.errors import RunError
 from veilset.files import read_json, require_empty, write_atomically
 from veilset.methods.plan import Plan
 from veilset.partition import Partition
-from veilset.run_folder import IMAGES, RunFolder
+from veilset.run_folder import IMAGES, RunFolder, log_in
 
 COURSE = "course.json"
 
@@ -90,8 +89,7 @@ class CourseFolder:
 
     def log(self, **entry: Any) -> None:
         """One line of the owner's log."""
-        with (self.vault / "log.jsonl").open("a") as file:
-            file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
+        log_in(self.vault, entry)
 
     def _plan_path(self, number: int) -> Path:
         return self.vault / f"plan-{number}.json"

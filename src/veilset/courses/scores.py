@@ -29,8 +29,9 @@ from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
 from veilset.report.plots import continual
+from veilset.run_folder import EXACT_SCORES
 from veilset.score_release import benchmark_stamps
-from veilset.scoring import SCORES, Warn, check_public, overlap_warnings
+from veilset.scoring import Warn, check_public, overlap_warnings
 
 FIGURE = "accuracy.png"
 PRIVATE = "private test images"
@@ -114,7 +115,7 @@ def asked_before(folder: CourseFolder) -> dict[str, Any]:
 def _forget_asked(folder: CourseFolder) -> None:
     """After a refusal: a resume that insisted on these test images would be refused for ever."""
     if not kept_scores(folder):
-        (folder.vault / SCORES).unlink(missing_ok=True)
+        (folder.vault / EXACT_SCORES).unlink(missing_ok=True)
 
 
 def _asked(test: Source, judges: Judges) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _asked(test: Source, judges: Judges) -> dict[str, Any]:
 
 def _keep(folder: CourseFolder, asked: dict[str, Any], scores: Sequence[Score]) -> None:
     value = {"asked": asked, "stages": [score.to_json() for score in scores]}
-    write_atomically(folder.vault / SCORES, json.dumps(value, indent=1).encode(), mode=0o600)
+    write_atomically(folder.vault / EXACT_SCORES, json.dumps(value, indent=1).encode(), mode=0o600)
 
 
 def kept_scores(folder: CourseFolder, asked: dict[str, Any] | None = None) -> list[Score]:
@@ -137,7 +138,7 @@ def kept_scores(folder: CourseFolder, asked: dict[str, Any] | None = None) -> li
 
 def _kept(folder: CourseFolder) -> tuple[dict[str, Any], list[Score]]:
     """What `_keep` wrote; nothing where nothing was measured yet."""
-    path = folder.vault / SCORES
+    path = folder.vault / EXACT_SCORES
     if not path.is_file():
         return {}, []
     value = read_json(path, "scores of a course")

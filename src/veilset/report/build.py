@@ -19,7 +19,7 @@ from veilset.report.content import page_content
 from veilset.report.pages import render
 from veilset.report.vault import owner_content, read_scores
 from veilset.run_folder import RunFolder
-from veilset.score_release import SCORES, read_noisy_scores
+from veilset.score_release import NOISY_SCORES, read_noisy_scores
 from veilset.sharing import verify
 
 REPORT = "report.html"
@@ -82,6 +82,6 @@ def _release_content(run: RunFolder, scores: list[Score], checked: dict[str, Any
         records=[record for part in model.privacy.records for record in part],
         picture=files.get("samples.png"),
         scores=scores,
-        noisy=read_noisy_scores(files[SCORES]) if SCORES in files else [],
+        noisy=read_noisy_scores(files[NOISY_SCORES]) if NOISY_SCORES in files else [],
         renyi=checked.get("epsilon_renyi"),
     )

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from veilset.artifact import parse_json, read_release
+from veilset.artifact import MANIFEST, parse_json, read_release
 from veilset.errors import MissingExtra, RunError, VeilsetError
 from veilset.evaluate.scores import Score
 from veilset.methods.base import get_method, make_config
@@ -23,8 +23,8 @@ from veilset.privacy.claim import Claim, shown
 from veilset.report.content import flattened
 from veilset.report.scores import column_name, noisy_columns
 from veilset.report.vault import read_log, read_scores, training_cost
-from veilset.run_folder import RunFolder
-from veilset.score_release import SCORES, NoisyScores, read_noisy_scores, told_by_scores
+from veilset.run_folder import LOG, RunFolder
+from veilset.score_release import NOISY_SCORES, NoisyScores, read_noisy_scores, told_by_scores
 from veilset.sharing import verify
 
 Basis = Literal["proven", "published", "none"]
@@ -170,7 +170,7 @@ def _distinct(paths: Iterable[Path]) -> list[Path]:
 def _read(path: Path) -> ComparedRun | Skipped:
     folder = RunFolder(path)
     release = release_folder(path)
-    if not (release / "manifest.json").is_file():
+    if not (release / MANIFEST).is_file():
         if folder.plan_path.is_file():
             return Skipped(path=path, state="unfinished", reason="no release yet; `veilset fit --resume` continues it")
         return Skipped(path=path, state="not a run", reason="neither vault/plan.json nor a release in it")
@@ -188,7 +188,7 @@ def _finished(path: Path, release: Path, vault: Path) -> ComparedRun:
     files = read_release(release)
     config = parse_json(files["config.json"], "config.json")
     model = from_pretrained(path)
-    seconds, device = training_cost(read_log(vault / "log.jsonl")[0])
+    seconds, device = training_cost(read_log(vault / LOG)[0])
     benchmark = next((stamp for stamp in model.claim.stamps if stamp.startswith(BENCHMARK)), None)
     kind = f"{model.spec.height} × {model.spec.width} {'grey' if model.spec.channels == 1 else 'RGB'}"
     name = benchmark.removeprefix(BENCHMARK).removesuffix(")") if benchmark else "private images"
@@ -201,7 +201,7 @@ def _finished(path: Path, release: Path, vault: Path) -> ComparedRun:
         data=f"{name}, {kind}, {model.spec.num_classes} classes ({_first(model.spec.class_names)})",
         class_names=model.spec.class_names,
         scores=tuple(read_scores(vault)),
-        noisy=tuple(read_noisy_scores(files[SCORES])) if SCORES in files else (),
+        noisy=tuple(read_noisy_scores(files[NOISY_SCORES])) if NOISY_SCORES in files else (),
         seconds=seconds,
         device=device,
         picture=files.get("samples.png"),

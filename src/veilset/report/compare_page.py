@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from veilset.artifact import MANIFEST
 from veilset.errors import ConfigError
 from veilset.files import write_atomically
 from veilset.privacy.claim import shown
@@ -38,7 +39,7 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
 def _check_out(out: Path) -> None:
     if out.suffix != ".html":
         raise ConfigError("a page as .html", f"{out.name}", "Choose another name for --out.")
-    if (out.parent / "manifest.json").exists():
+    if (out.parent / MANIFEST).exists():
         raise ConfigError("a page outside of a release", f"{out}", "A file more would break it: choose another folder.")
     if not os.path.isdir(out.parent):
         raise ConfigError("a folder to write to", f"{out.parent} is none", "Create it first.")

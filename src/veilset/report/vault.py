@@ -13,7 +13,7 @@ from veilset.errors import RunError, VeilsetError
 from veilset.evaluate.scores import Score
 from veilset.methods.plan import Plan
 from veilset.report.history import history_figure
-from veilset.run_folder import HISTORY, RunFolder
+from veilset.run_folder import EXACT_SCORES, HISTORY, LOG, RunFolder
 from veilset.wording import time_taken
 
 LOG_LINES = 100
@@ -39,7 +39,7 @@ class OwnerContent:
 
 def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
     plan = Plan.load(run.plan_path) if run.plan_path.is_file() else None
-    logged, unreadable = read_log(run.vault / "log.jsonl")
+    logged, unreadable = read_log(run.vault / LOG)
     lines = [line for line in logged if line.get("event") != PROGRESS]
     return OwnerContent(
         folder=str(run.path.resolve()),
@@ -59,7 +59,7 @@ def read_scores(vault: Path) -> list[Score]:
 
     Raises: RunError for a file that is not a list of scores. Skipping a bad one could hide that it is private.
     """
-    path = vault / "scores.json"
+    path = vault / EXACT_SCORES
     if not path.is_file():
         return []
     try:
@@ -69,7 +69,7 @@ def read_scores(vault: Path) -> list[Score]:
         return [Score.from_json(value) for value in values]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, VeilsetError) as error:
         raise RunError(
-            "a list of scores in vault/scores.json",
+            f"a list of scores in vault/{EXACT_SCORES}",
             f"{error.found if isinstance(error, VeilsetError) else repr(error)}",
             "Remove the file and run `veilset evaluate` again.",
         ) from error
