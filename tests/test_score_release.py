@@ -17,7 +17,15 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim
 from veilset.privacy.events import NOTHING, Event, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
-from veilset.score_release import ASSUMPTIONS, NoisyScores, _accuracy, read_noisy_scores, scores_bytes
+from veilset.score_release import (
+    ASSUMPTIONS,
+    NoisyScores,
+    _accuracy,
+    benchmark_in,
+    benchmark_stamps,
+    read_noisy_scores,
+    scores_bytes,
+)
 
 
 def privacy(folder: Path, event: Event, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Privacy:
@@ -125,3 +133,13 @@ def test_anything_that_does_not_follow_from_the_noisy_counts_is_refused(
 def test_a_file_that_holds_no_scores_is_refused(data: bytes) -> None:
     with pytest.raises(ArtifactError):
         read_noisy_scores(data)
+
+
+@pytest.mark.parametrize("name", ["mnist", "toys (grey)", "Kuzushiji 49, 28 x 28"])
+def test_the_name_of_a_benchmark_is_read_as_it_was_stamped(name: str) -> None:
+    assert benchmark_in(("another stamp", *benchmark_stamps(name))) == name
+
+
+@pytest.mark.parametrize("stamps", [(), ("public benchmark data",), ("public benchmark data (a|b)",), ("(mnist)",)])
+def test_what_is_no_stamp_of_a_benchmark_names_none(stamps: tuple[str, ...]) -> None:
+    assert benchmark_in(stamps) is None

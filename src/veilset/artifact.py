@@ -38,6 +38,8 @@ MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
 PUBLIC = "public benchmark data"
 """How the stamp of a claim about images that are nobody's secret begins."""
+CLASSIFIER = "classifier"
+"""The kind of a release whose model tells classes apart and makes no images."""
 _TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,

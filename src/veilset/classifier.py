@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from veilset.artifact import (
+    CLASSIFIER,
     Privacy,
     load_module,
     model_bytes,
@@ -36,7 +37,6 @@ from veilset.privacy.events import Gaussian, PoissonSampled, Repeated
 from veilset.version import __version__, read_as_ours
 
 METHOD = DpSgd()
-KIND = "classifier"
 PREDICT_BATCH = 512
 
 
@@ -74,7 +74,7 @@ def classifier_files(plan: Plan, partition: Partition, network: ConvNet, privacy
     """The files of a released classifier that was trained on the tasks of `partition`."""
     config = {
         "veilset": __version__,
-        "kind": KIND,
+        "kind": CLASSIFIER,
         "method": METHOD.name,
         "config": plan.config,
         "spec": plan.facts.spec.to_json(),
@@ -91,7 +91,7 @@ def classifier_files(plan: Plan, partition: Partition, network: ConvNet, privacy
 
 
 def is_classifier(config: dict[str, Any]) -> bool:
-    return config.get("kind") == KIND
+    return config.get("kind") == CLASSIFIER
 
 
 def open_classifier(path: Path) -> PrivateClassifier:

@@ -9,9 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch import nn
 
-from veilset.artifact import Privacy, model_bytes, privacy_bytes
+from veilset.artifact import CLASSIFIER, Privacy, model_bytes, privacy_bytes
 from veilset.card import model_card
-from veilset.classifier import KIND as CLASSIFIER
 from veilset.classifier import METHOD as DP_SGD
 from veilset.classifier import PrivateClassifier, classifier_files, open_classifier
 from veilset.data.pictures import sample_grid

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from veilset.artifact import (
+    CLASSIFIER,
     Privacy,
     check_shapes,
     load_module,
@@ -134,7 +135,7 @@ def from_pretrained(path: str | Path) -> Model:
             "a sketch, from which one can be made",
             f"Run `veilset synthesize {quote(str(path))} --out run` first.",
         )
-    if config.get("kind") == "classifier":
+    if config.get("kind") == CLASSIFIER:
         raise ArtifactError(
             "a model that makes images", "a classifier", "`veilset continual` measures it; it cannot be sampled."
         )

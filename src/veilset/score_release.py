@@ -55,9 +55,15 @@ def benchmark_stamps(name: str | None) -> tuple[str, ...]:
     return (f"{PUBLIC} ({name})",)
 
 
+def benchmark_in(stamps: Sequence[str]) -> str | None:
+    """The name in the first of these that is a stamp of `benchmark_stamps`; None where none of them is."""
+    found = (re.fullmatch(rf"{PUBLIC} \(({_BENCHMARK})\)", stamp) for stamp in stamps)
+    return next((match[1] for match in found if match), None)
+
+
 def names_a_benchmark(stamps: tuple[str, ...]) -> bool:
     """Whether these are the stamps of `benchmark_stamps` for some name."""
-    return len(stamps) == 1 and re.fullmatch(rf"{PUBLIC} \({_BENCHMARK}\)", stamps[0]) is not None
+    return len(stamps) == 1 and benchmark_in(stamps) is not None
 
 
 def on_benchmark(claim: Claim) -> bool:

@@ -24,13 +24,11 @@ from veilset.report.content import flattened
 from veilset.report.scores import column_name, noisy_columns
 from veilset.report.vault import read_log, read_scores, training_cost
 from veilset.run_folder import LOG, RunFolder
-from veilset.score_release import NOISY_SCORES, NoisyScores, read_noisy_scores, told_by_scores
+from veilset.score_release import NOISY_SCORES, NoisyScores, benchmark_in, read_noisy_scores, told_by_scores
 from veilset.sharing import verify
 
 Basis = Literal["proven", "published", "none"]
 ORDER: tuple[Basis, ...] = ("proven", "published", "none")
-BENCHMARK = "public benchmark data ("
-"""How the stamp of a run on public images begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,7 @@ class ComparedRun:
 
     @property
     def benchmark(self) -> bool:
-        return any(stamp.startswith(BENCHMARK) for stamp in self.claim.stamps)
+        return benchmark_in(self.claim.stamps) is not None
 
     @property
     def told(self) -> str:
@@ -189,9 +187,8 @@ def _finished(path: Path, release: Path, vault: Path) -> ComparedRun:
     config = parse_json(files["config.json"], "config.json")
     model = from_pretrained(path)
     seconds, device = training_cost(read_log(vault / LOG)[0])
-    benchmark = next((stamp for stamp in model.claim.stamps if stamp.startswith(BENCHMARK)), None)
     kind = f"{model.spec.height} × {model.spec.width} {'grey' if model.spec.channels == 1 else 'RGB'}"
-    name = benchmark.removeprefix(BENCHMARK).removesuffix(")") if benchmark else "private images"
+    name = benchmark_in(model.claim.stamps) or "private images"
     return ComparedRun(
         path=path,
         method=model.method,
