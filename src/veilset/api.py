@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +84,19 @@ def fit(
         options: everything `veilset.plan` takes, and the method's own options.
     """
     chosen = plan_for(images, method=method, epsilon=epsilon, declared_size=declared_size, **options)
-    temporary = None if out is not None else tempfile.TemporaryDirectory(prefix="veilset-")
-    path = Path(out) if out is not None else Path(str(temporary and temporary.name)) / "run"
-    model = execute(
+    run_in = partial(
+        execute,
         images,
         chosen,
-        path,
         device=pick_device(device),
         progress=progress,
         allow_published=allow_published_accounting,
     )
-    if temporary is not None:
-        weakref.finalize(model, temporary.cleanup)
+    if out is not None:
+        return run_in(Path(out))
+    temporary = tempfile.TemporaryDirectory(prefix="veilset-")
+    model = run_in(Path(temporary.name) / "run")
+    weakref.finalize(model, temporary.cleanup)
     return model
 
 

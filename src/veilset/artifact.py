@@ -50,9 +50,10 @@ _TYPES = {
 }
 Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Type and shape of every tensor of a file, by name."""
+LedgerParts = tuple[tuple[tuple[str, ...], ...], ...]
+"""Parts, in each its ledgers in order, of each its lines."""
 MAX_LEDGERS = 10_000
 _MAX_HEADER = 1 << 20
-_MAX_JSON = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,7 @@ class Privacy:
     """
 
     claim: Claim
-    parts: tuple[tuple[tuple[str, ...], ...], ...]
-    """Parts, in each its ledgers in order, of each its lines."""
+    parts: LedgerParts
 
     @classmethod
     def of_run(cls, claim: Claim, lines: Iterable[str]) -> Privacy:
@@ -91,7 +91,7 @@ class Privacy:
 
 
 def combined(
-    parts: tuple[tuple[tuple[str, ...], ...], ...],
+    parts: LedgerParts,
     claims: Sequence[Claim],
     *,
     assumptions: Sequence[str] = (),
@@ -233,7 +233,7 @@ def read_release(folder: Path) -> dict[str, bytes]:
     """All files of a release after checking that they are the ones its manifest names, unchanged."""
     if os.path.isdir(folder / "vault"):  # a run folder, as it is before there is a release in it
         raise ArtifactError("a finished run", f"{folder}, which is not", "Go on with it by --resume.")
-    manifest = read_json(folder / MANIFEST, "a finished release", limit=_MAX_JSON)
+    manifest = read_json(folder / MANIFEST, "a finished release")
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("sha256"), dict):
         raise ArtifactError(
             f"release format {FORMAT}", f"{manifest.get('format')!r}", "Use the version of Veilset that wrote it."
@@ -276,7 +276,7 @@ def read_privacy(data: bytes) -> Privacy:
     return privacy
 
 
-def _ledgers(value: dict[str, Any]) -> tuple[tuple[tuple[str, ...], ...], ...]:
+def _ledgers(value: dict[str, Any]) -> LedgerParts:
     """One ledger, or parts of ledgers; a file with both could show one and price the other."""
     if ("ledger" in value) == ("parts" in value):
         raise ValueError("either a ledger or parts")

@@ -124,14 +124,10 @@ def _creating(path: Path) -> Iterator[None]:
 
 def require_new_file(path: Path) -> None:
     """Refuses a file that is there already or cannot be made, before any work is done for it."""
-    try:
+    with _creating(path):
         if path.exists() or path.is_symlink():
             raise RunError("a new file", f"{path} exists", "Choose another name.")
         if not path.parent.is_dir():
             raise NotADirectoryError(f"{path.parent} is no folder")
         if not os.access(path.parent, os.W_OK):
             raise PermissionError("no permission to write there")
-    except OSError as error:
-        raise RunError(
-            f"to create {path}", f"{error.strerror or error}", "Choose a folder you may write to."
-        ) from error

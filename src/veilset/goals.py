@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import nn
 
-from veilset.artifact import CLASSIFIER, Privacy, model_bytes, privacy_bytes
+from veilset.artifact import CLASSIFIER, LedgerParts, Privacy, model_bytes, privacy_bytes
 from veilset.card import model_card
 from veilset.classifier import METHOD as DP_SGD
 from veilset.classifier import PrivateClassifier, classifier_files, open_classifier
@@ -129,7 +129,7 @@ class ClassifierGoal:
         self, folder: RunFolder, plan: Plan, made: ConvNet, ledger: PrivacyLedger, terms: Terms
     ) -> dict[str, bytes]:
         claims = [Claim.from_parts([[ledger]], **vars(terms))]
-        parts: tuple[tuple[tuple[str, ...], ...], ...] = ((tuple(ledger.lines()),),)
+        parts: LedgerParts = ((tuple(ledger.lines()),),)
         if self.before is not None:
             claims, parts = [self.before.claim, *claims], (*self.before.privacy.parts, *parts)
         return classifier_files(plan, self.partition, made.cpu(), partitioned(parts, claims))

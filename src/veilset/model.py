@@ -25,7 +25,7 @@ from veilset.artifact import (
 from veilset.data.spec import ImageSet, ImageSpec, to_bytes
 from veilset.errors import ArtifactError, ConfigError
 from veilset.files import require_empty
-from veilset.methods.base import Synthesizer, get_method, layout_in, make_config
+from veilset.methods.base import Progress, Synthesizer, get_method, layout_in, make_config
 from veilset.nets.image_sets import FixedImages
 from veilset.privacy.claim import Claim
 from veilset.randomness import named_generator
@@ -64,7 +64,7 @@ class Model:
         seed: int = 0,
         mix: Mapping[str, float] | None = None,
         device: torch.device | str = "cpu",
-        progress: object = None,
+        progress: Progress = lambda *_: None,
     ) -> ImageSet:
         """Draws `count` synthetic images; costs no privacy, however often it is called.
 
@@ -87,8 +87,7 @@ class Model:
             for start in range(0, count, batch):
                 images = self._method.sample(module, labels[start : start + batch], draws)
                 pieces.append(to_bytes(images).cpu())
-                if callable(progress):
-                    progress("sampling", min(start + batch, count), count)
+                progress("sampling", min(start + batch, count), count)
         return ImageSet(spec=self.spec, pixels=torch.cat(pieces), labels=labels.cpu())
 
     def _labels(self, count: int, mix: Mapping[str, float] | None) -> Tensor:

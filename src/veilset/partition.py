@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from veilset.artifact import Privacy, combined
+from veilset.artifact import LedgerParts, Privacy, combined
 from veilset.errors import ConfigError, PrivacyError
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim, common_terms
@@ -103,7 +103,7 @@ def check_neighbours(adjacency: Adjacency, unit: Unit) -> None:
         )
 
 
-def partitioned(parts: tuple[tuple[tuple[str, ...], ...], ...], claims: Sequence[Claim]) -> Privacy:
+def partitioned(parts: LedgerParts, claims: Sequence[Claim]) -> Privacy:
     """The claim about the ledgers of all tasks, one part each: priced from what they were charged, as the dearest.
 
     Raises: PrivacyError where their neighbours could be in two tasks.

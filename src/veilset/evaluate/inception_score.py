@@ -73,7 +73,6 @@ class ScoreClassifier:
 
     model: nn.Module
     device: torch.device
-    epochs: int
 
     def log_probabilities(self, pixels: Tensor) -> Tensor:
         with torch.inference_mode(), exact_convolutions():
@@ -98,7 +97,7 @@ def score_classifier(
     device = torch.device(device)
     model = _trained(real, epochs, device, tick) if cache is None else _cached(real, epochs, device, tick, cache)
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return ScoreClassifier(model=model.eval().requires_grad_(False), device=device, epochs=epochs)
+    return ScoreClassifier(model=model.eval().requires_grad_(False), device=device)
 
 
 def _cached(real: ImageSet, epochs: int, device: torch.device, tick: Callable[[int], None], cache: Path) -> nn.Module:
