@@ -34,8 +34,7 @@ RELEASED = (
     "scores.json",
 )  # fmt: skip
 """Every file a release may hold, beside the manifest that hashes them. The scores are noisy ones."""
-MANIFEST = "manifest.json"
-MODEL = "model.safetensors"
+MANIFEST, MODEL = "manifest.json", "model.safetensors"
 PUBLIC = "public benchmark data"
 """How the stamp of a claim about images that are nobody's secret begins."""
 CLASSIFIER = "classifier"
@@ -73,10 +72,7 @@ class Privacy:
 
     @property
     def ledger_lines(self) -> tuple[str, ...]:
-        """Lines of the only ledger.
-
-        Raises: ArtifactError where there are several: nobody may price one of them and forget the others.
-        """
+        """Lines of the only ledger. Raises: ArtifactError where there are others, which would go unpriced."""
         if len(self.parts) != 1 or len(self.parts[0]) != 1:
             raise ArtifactError("the ledger of one run", "several ledgers", "Only sketches are continued or merged.")
         return self.parts[0][0]

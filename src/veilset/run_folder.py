@@ -17,7 +17,7 @@ from torch import Tensor
 
 from veilset.artifact import MANIFEST
 from veilset.budget import DatasetBudget
-from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, count_known, record_fingerprint, user_fingerprints
+from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, all_fingerprints, count_known, user_fingerprints
 from veilset.data.options import FITS
 from veilset.data.spec import Images, ImageSet
 from veilset.errors import RunError
@@ -109,11 +109,8 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         folder = cls(path)
         if not folder.plan_path.is_file():
-            raise RunError(
-                f"a run folder at {path}",
-                "no vault/plan.json in it",
-                "Check the path. A run is begun without --resume.",
-            )
+            todo = "Check the path. A run is begun without --resume."
+            raise RunError(f"a run folder at {path}", "no vault/plan.json in it", todo)
         return folder
 
     def _make(self) -> None:
@@ -287,16 +284,12 @@ def log_in(vault: Path, entry: Mapping[str, Any]) -> None:
 def how_read(images: Images) -> dict[str, Any]:
     """The options that would read the same images again from their source."""
     spec, source = images.spec, images.source
-    color = "grey" if spec.channels == 1 else "rgb"
-    values = (f"{spec.height}x{spec.width}", source.fit, color, source.split, list(spec.class_names))
+    values = (f"{spec.height}x{spec.width}", source.fit, spec.color, source.split, list(spec.class_names))
     return dict(zip(READING, values, strict=True))
 
 
 def _hashed(images: Images, key: bytes, progress: Progress) -> list[np.ndarray]:
-    """Hashes of the records in order, of the images and, where there are any, of the users, after one pass."""
-    both = record_fingerprint(images, key, lambda done, total: progress("hashing the images", done, total))
-    users = images.user_names()
-    return [*both, *([] if users is None else [user_fingerprints(users, key)])]
+    return all_fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
 
 
 def _identity(images: Images, budget: DatasetBudget | None) -> dict[str, str | None]:

@@ -48,6 +48,13 @@ def record_fingerprint(
     return np.frombuffer(whole.digest(), dtype="<u8"), _single(hashes)
 
 
+def all_fingerprints(images: Images, key: bytes, progress: ImageProgress) -> list[np.ndarray]:
+    """Both of `record_fingerprint`, and behind them, where there are users, `user_fingerprints`."""
+    users = images.user_names()
+    both = record_fingerprint(images, key, progress)
+    return [*both, *([] if users is None else [user_fingerprints(users, key)])]
+
+
 def count_known(images: Images, known: np.ndarray, key: bytes) -> int:
     """How many of the readable images are among those whose fingerprints are `known`."""
     return int(np.isin(_hashes(images, key), known).sum())
