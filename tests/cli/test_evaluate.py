@@ -180,7 +180,7 @@ def test_a_public_test_set_does_not_make_the_training_images_public(
     assert cli("report", run)[0] == 0
     page = (run / "release" / "report.html").read_text()
     assert "gen2real/gaussian-nb" in page
-    assert "found out without noise" in page
+    assert "was asked without noise" in page
     assert not any(metric in page for metric in private)
 
 

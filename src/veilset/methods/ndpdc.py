@@ -40,9 +40,9 @@ DOING = "matching private features"
 class NdpdcConfig(SetSettings):
     """Settings of NDPDC, and those of PSG, beside which it is compared."""
 
-    steps: int = option(10_000, "releases; paper")
-    group: int = option(50, "records of a class in a secret sample, if classes are even; paper")
-    clip_norm: float = option(1.0, "to which the features of a record are clipped; paper")
+    steps: int = option(10_000, "releases")
+    group: int = option(50, "records of a class in a secret sample, if classes are even")
+    clip_norm: float = option(1.0, "to which the features of a record are clipped")
     total_weight: float = option(0.15, "the count's weight beside features of length 1: costs 1 % more noise")
     pixel_rate: float = option(1.0, "learning rate of the pixels; falls to 0, so that late noise is averaged out")
 
