@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from veilset.data.spec import ImageSpec
-from veilset.engines.aggregation_settings import AggregationSettings
+from veilset.engines.aggregation_settings import DRIFT, AggregationSettings
 from veilset.engines.contexts import PublicFacts
 from veilset.errors import ConfigError
 from veilset.privacy.accounting import renyi_epsilon
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import Repeated
+from veilset.randomness import named_generator
 
 MNIST = ImageSpec(height=28, width=28, channels=1, class_names=tuple("0123456789"))
 FACTS = PublicFacts(spec=MNIST, declared_size=60_000, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
@@ -66,3 +67,28 @@ def test_a_published_clip_does_not_depend_on_the_slope_which_is_private_there() 
 def test_a_layout_too_deep_for_the_images_is_refused_before_anything_is_planned() -> None:
     with pytest.raises(ConfigError, match="one pixel"):
         AggregationSettings(layout="C3-C2-x").events(FACTS, 1.0)
+
+
+@pytest.mark.parametrize("construction", ["repaired", "published"])
+def test_noise_alone_leaves_weights_what_they_are(construction: str) -> None:
+    """At the rates asked for, it would carry them many times as far as they are long."""
+    config = AggregationSettings(construction=construction, width=16, steps=800, classifier_steps=200)
+    draws = named_generator(0, "weights")
+    classifier, critic = config.classifier(MNIST).drawn(draws), config.critic(MNIST).drawn(draws)
+    rate, body_rate = config.steady_rates(FACTS, 4.0, classifier, critic)
+    std = config.noises(4.0)[0] * config.clip_norm / config.expected_batch
+    for weight in (value for value in classifier.parameters() if value.ndim > 1):
+        noises = std * torch.randn(200, *weight.shape, generator=draws)
+        moved = rate * noises.sum(dim=0)
+        assert float(moved.norm()) <= 1.1 * DRIFT * float(weight.detach().norm())
+    assert rate < config.classifier_rate
+    assert body_rate < config.body_rate
+    assert config.steady_rates(FACTS, 0.0, classifier, critic) == (config.classifier_rate, config.body_rate)
+
+
+@pytest.mark.parametrize(("layout", "side", "warned"), [("C2-C2-C1", 32, True), ("C2-C1-C1", 32, False),
+                                                        ("C2-C2-C1", 64, False)])  # fmt: skip
+def test_a_layout_that_leaves_four_pixels_of_a_map_is_warned_of(layout: str, side: int, warned: bool) -> None:
+    spec = ImageSpec(height=side, width=side, channels=3, class_names=("a", "b"))
+    found = AggregationSettings(layout=layout).cautions(spec)
+    assert any("2 x 2 pixels" in text for text in found) == warned

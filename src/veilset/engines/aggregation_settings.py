@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -29,6 +30,10 @@ from veilset.nets.aggregating_critics import (
 )
 from veilset.privacy.events import Composed, Event, Repeated
 
+DRIFT = 0.3
+"""How far noise alone may carry weights within a stage, as a share of their own size."""
+FEWEST_PIXELS = 9
+"""Of a map of features that has something to say."""
 SHORTEST_SLOPE = 1e-30
 """A critic without any slope still has a positive clip norm."""
 Transfer = Literal["none", "critic", "both"]
@@ -41,7 +46,7 @@ class AggregationSettings:
 
     construction: str = option("repaired", "repaired, or published with --accounting published or none")
     layout: str = option(
-        "C2-C1-x", "convolutions before, at and after the mean; paper: C2-C1-x for MNIST, C2-C2-C1 for CelebA"
+        "C2-C1-x", "convolutions before, at and after the mean; paper: C2-C1-x for MNIST, C2-C2-C1 for 64 x 64"
     )
     width: int = option(32, "channels of the first convolution")
     dense_width: int = option(64, "of the dense layer after the mean")
@@ -56,9 +61,9 @@ class AggregationSettings:
     clip_norm: float = option(1.0, "to which the gradient of a record is clipped")
     classifier_share: float = option(0.1, "of the budget, for the classifier")
     gradient_share: float = option(0.3, "of the budget, for gradients of the critic; mean features get what is left")
-    classifier_rate: float = option(0.5, "learning rate of the classifier, along clipped gradients")
+    classifier_rate: float = option(0.5, "learning rate of the classifier, or less where noise would carry it away")
     hidden_rate: float = option(0.05, "learning rate of what the published classifier learns without clip and noise")
-    body_rate: float = option(0.2, "learning rate of what lies before the mean")
+    body_rate: float = option(0.2, "learning rate of what lies before the mean, or less, as with the classifier")
     head_rate: float = option(0.05, "learning rate of what lies after the mean")
     generator_rate: float = option(1e-3, "learning rate of the generator")
     transfer: str = option(
@@ -152,6 +157,16 @@ class AggregationSettings:
     def feature_bound(self, spec: ImageSpec) -> float:
         return feature_norm(feature_shape(spec, ConvLayout.of(self.layout), self.width))
 
+    def cautions(self, spec: ImageSpec) -> tuple[str, ...]:
+        """What is likely to fail with these images."""
+        _, height, width = feature_shape(spec, ConvLayout.of(self.layout), self.width)
+        if height * width >= FEWEST_PIXELS:
+            return ()
+        return (
+            f"features are maps of {height} x {width} pixels, of which normalising leaves little: expect nothing. "
+            "Use a --layout with fewer convolutions before the mean, as C2-C1-C1 for 32 x 32 pixels.",
+        )
+
     @property
     def gradient_batches(self) -> int:
         """Batches that share one noisy gradient: one in the repaired construction, where means are taken afterwards."""
@@ -167,6 +182,21 @@ class AggregationSettings:
         classifier = math.sqrt(self.classifier_steps / self.steps * left / self.classifier_share)
         gradient = math.sqrt(self.gradient_batches * left / self.gradient_share)
         return noise_multiplier * classifier, noise_multiplier, noise_multiplier * gradient
+
+    def steady_rates(
+        self, facts: PublicFacts, noise_multiplier: float, classifier: SplitConvNet, critic: AggregatingCritic
+    ) -> tuple[float, float]:
+        """Learning rates of the classifier and of what lies before the mean, at which noise leaves them what they are.
+
+        Gradients of the critic are as if the slope of its loss had length 1, which it seldom has: it is shorter.
+        """
+        noises, updates = self.noises(noise_multiplier), self.steps // self.asymmetry
+        first, _, last = (noise * facts.sensitivity(self.clip_norm) / self.expected_batch for noise in noises)
+        averaged = last / (self.asymmetry if self.published else math.sqrt(self.asymmetry))
+        return (
+            steady_rate(self.classifier_rate, classifier.parameters(), first, self.classifier_steps),
+            steady_rate(self.body_rate, critic.before_average(), averaged, updates),
+        )
 
     def stages(self, facts: PublicFacts, noise_multiplier: float) -> list[Stage]:
         """As theorem 6 of the paper counts them."""
@@ -205,3 +235,10 @@ class AggregationSettings:
     def sensitivity(self, facts: PublicFacts) -> float:
         """Of a sum of features."""
         return facts.sensitivity(self.feature_bound(facts.spec))
+
+
+def steady_rate(rate: float, weights: Iterable[Tensor], noise_std: float, updates: int) -> float:
+    """`rate`, or less, so that this many noises of that deviation stay within `DRIFT` of the smallest weights."""
+    own = min(float(value.detach().square().mean().sqrt()) for value in weights if value.ndim > 1)
+    walk = noise_std * math.sqrt(updates)
+    return min(rate, DRIFT * own / walk) if walk > 0 else rate

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -86,6 +86,9 @@ class Dpaf(Synthesizer):
     def assumed(self, config: DpafConfig) -> tuple[str, ...]:
         return () if config.transfer == "none" else (PUBLIC, APART)
 
+    def cautions(self, config: DpafConfig, facts: PublicFacts) -> tuple[str, ...]:
+        return config.cautions(facts.spec)
+
     def unproven(self, config: DpafConfig) -> str | None:
         if not config.published:
             return None
@@ -142,14 +145,17 @@ class Dpaf(Synthesizer):
             for hidden in (classifier, critic):
                 seal(hidden)
         public = self.check(config, images)
-        pretrain(config, classifier, private, context)
+        classifier_rate, body_rate = config.steady_rates(context.facts, noise_drawn(context), classifier, critic)
+        pretrain(replace(config, classifier_rate=classifier_rate), classifier, private, context)
         critic.conv1.load_state_dict(classifier.conv1.state_dict())
         critic.conv1.requires_grad_(False)
         if public is not None:
             compete_in_public(config, public, generator, critic, context)
+        config = replace(config, body_rate=body_rate)
         adversary = adversary_of(
-            config, generator, critic, context, noise_std=noise_of_means(config, context), draws="dpaf draws"
-        )
+            config, generator, critic, context, draws="dpaf draws",
+            noise_std=noise_drawn(context) * config.sensitivity(context.facts) / config.expected_batch,
+        )  # fmt: skip
         charges = config.charges(context.facts, context.noise_multiplier)[1:]
         batches = batches_of(config, critic, images, private, context)
         compete(config, adversary, batches, context, name="adversary", planned=config.steps, charges=charges)
@@ -286,8 +292,6 @@ def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, 
     return min(ends, default=planned)
 
 
-def noise_of_means(config: DpafConfig, context: FitContext) -> float:
-    """The deviation of the noise on released mean features: none where the door adds none (accounting none)."""
-    if isinstance(context.door.noise, NoNoise):
-        return 0.0
-    return context.noise_multiplier * config.sensitivity(context.facts) / config.expected_batch
+def noise_drawn(context: FitContext) -> float:
+    """The noise multiplier of what the door adds: none with accounting none."""
+    return 0.0 if isinstance(context.door.noise, NoNoise) else context.noise_multiplier
