@@ -65,7 +65,7 @@ class AggregationSettings:
     hidden_rate: float = option(0.05, "learning rate of what the published classifier learns without clip and noise")
     body_rate: float = option(0.2, "learning rate of what lies before the mean, or less, as with the classifier")
     head_rate: float = option(0.05, "learning rate of what lies after the mean")
-    generator_rate: float = option(1e-3, "learning rate of the generator")
+    generator_rate: float = option(2e-4, "learning rate of the generator")
     transfer: str = option(
         "none", "what begins with public images: none, critic, or both with the generator (table 12)"
     )

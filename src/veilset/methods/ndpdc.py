@@ -40,7 +40,7 @@ DOING = "matching private features"
 class NdpdcConfig(SetSettings):
     """Settings of NDPDC, and those of PSG, beside which it is compared."""
 
-    steps: int = option(10_000, "releases")
+    steps: int = option(10_000, "releases, one about each secret sample")
     group: int = option(50, "records of a class in a secret sample, if classes are even")
     clip_norm: float = option(1.0, "to which the features of a record are clipped")
     total_weight: float = option(0.15, "the count's weight beside features of length 1: costs 1 % more noise")
