@@ -136,9 +136,8 @@ def published_pretraining(
     of_conv1 = PerSampleGradients(classifier, list(classifier.conv1.parameters()), squared_errors)
     gradients = compression(of_conv1, private.terms.clip_norm)
     inputs, labels = private.batch(draw)
-    rest = [value for name, value in classifier.named_parameters() if not name.startswith("conv1.")]
     loss = squared_errors(classifier, inputs, labels).sum() / private.terms.expected_batch
-    plain = torch.autograd.grad(loss, rest)
+    plain = torch.autograd.grad(loss, classifier.behind_conv1())
     return [*gradients.shaped(private.release_mean(gradients, draw, door, noise)), *plain]
 
 

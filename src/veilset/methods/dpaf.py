@@ -187,10 +187,11 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
 def rates(config: DpafConfig, classifier: SplitConvNet) -> list[dict[str, Any]]:
     """Of the parameters in their order. Gradients without a clip, of all but the first convolutions as published, are
     many times as long."""
-    first = list(classifier.conv1.parameters())
-    others = [value for name, value in classifier.named_parameters() if not name.startswith("conv1.")]
     rate = config.hidden_rate if config.published else config.classifier_rate
-    return [{"params": first, "lr": config.classifier_rate}, {"params": others, "lr": rate}]
+    return [
+        {"params": list(classifier.conv1.parameters()), "lr": config.classifier_rate},
+        {"params": classifier.behind_conv1(), "lr": rate},
+    ]
 
 
 def batches_of(

@@ -84,6 +84,11 @@ class SplitConvNet(nn.Module):
         draw_weights(self, generator)
         return self
 
+    def behind_conv1(self) -> list[nn.Parameter]:
+        """All weights but those of the first part, in their order, which is after those."""
+        first = set(self.conv1.parameters())
+        return [value for value in self.parameters() if value not in first]
+
     def forward(self, images: Tensor) -> Tensor:
         """Images in [0, 1] to numbers."""
         return self.scored(self.convolved(2 * images - 1, (*self.conv1, *self.conv2)))
