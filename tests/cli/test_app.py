@@ -583,3 +583,11 @@ def test_where_a_run_cannot_be_written_no_image_is_read(verb: str, cli: Cli, pho
     assert code == 2
     assert "a new or empty output folder" in err
     assert "reading images" not in err  # a million of them take their time
+
+
+@pytest.mark.parametrize("verb", ["plan", "fit"])
+def test_an_option_of_the_command_behind_a_bare_dash_is_refused(cli: Cli, verb: str, tmp_path: Path) -> None:
+    more = ("--out", tmp_path / "run") if verb == "fit" else ()
+    code, _, err = cli(verb, "mnist", *more, "--", "--epsilon", "1")
+    assert code == 2
+    assert "--epsilon behind a bare --" in err

@@ -138,6 +138,10 @@ def method_options(context: typer.Context) -> dict[str, str]:
     plain, options = split_words(context.args)
     if plain:
         raise ConfigError("options as --name value", f"{plain[0]!r}", HELP_LINE)
+    for name in options.keys() & context.params.keys():  # behind a bare --, where the command does not see them
+        raise ConfigError(
+            "options of the command before a bare --", f"--{name.replace('_', '-')} behind a bare --", HELP_LINE
+        )
     return options
 
 
