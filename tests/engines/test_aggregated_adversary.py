@@ -11,6 +11,7 @@ from torch import Tensor
 from veilset.data.spec import ImageSpec
 from veilset.engines.aggregated_adversary import Adversary, fake_loss, real_loss
 from veilset.engines.aggregation_settings import AggregationSettings
+from veilset.engines.group_means import GroupMeans
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.randomness import initialise, named_generator
 
@@ -24,7 +25,7 @@ def adversary(**options: Any) -> Adversary:
     generator = UpsamplingGenerator(SPEC, latent_size=3, channels=8)
     initialise(generator, named_generator(0, "generator"))
     defaults = {
-        "batch": 16, "noise_std": 0.0, "slope_noise_std": 0.0, "draws": named_generator(0, "draws"),
+        "batch": 16, "class_shares": torch.ones(2), "noisy_slopes": True, "draws": named_generator(0, "draws"),
         "clip_of": lambda slope: 1e3,
         "compression": lambda gradients, _: gradients, "body_rate": 0.1, "head_rate": 0.1, "generator_rate": 1e-3,
     }  # fmt: skip
@@ -45,14 +46,17 @@ def moved(made: Adversary, before: dict[str, list[Tensor]]) -> set[str]:
     }
 
 
-def real_mean(made: Adversary) -> Tensor:
-    return torch.linspace(-1, 1, torch.Size(made.critic.feature_shape).numel()).reshape(made.critic.feature_shape)
+def real_means(made: Adversary, noise_std: float = 0.0) -> GroupMeans:
+    shape = torch.Size((2, *made.critic.feature_shape))
+    return GroupMeans(
+        torch.linspace(-1, 1, shape.numel()).reshape(shape), torch.full((2,), noise_std), torch.full((2,), 2.0)
+    )
 
 
 def test_each_step_moves_its_own_part_alone() -> None:
     made = adversary()
     before = snapshot(made)
-    made.judge(real_mean(made))
+    made.judge(real_means(made))
     assert moved(made, before) == {"after"}
     before = snapshot(made)
     made.collect([torch.zeros_like(g) for g in made.collected[:-1]])
@@ -63,22 +67,28 @@ def test_each_step_moves_its_own_part_alone() -> None:
     assert moved(made, before) == {"generator"}
 
 
+def test_labels_are_drawn_by_their_shares() -> None:
+    assert adversary(batch=4000, class_shares=torch.tensor([3.0, 1.0]))._labels().float().mean() == pytest.approx(
+        0.25, abs=0.04
+    ), "false alarm: one in a hundred million"
+
+
 def test_judging_again_and_again_tells_real_means_from_generated_ones() -> None:
     made = adversary()
-    mean = real_mean(made)
+    means = real_means(made)
     for _ in range(100):
-        made.judge(mean)
-    _, fake = made._fakes(made._labels(), 0.0)
-    real_score, fake_score = made.critic.score(torch.stack([mean, fake])).detach()
-    assert float(real_score) > 1 > -1 > float(fake_score)
+        made.judge(means)
+    _, fake = made._fakes(made._labels(), torch.zeros(2))
+    real_scores, fake_scores = made.critic.score(torch.cat([means.values, fake.values])).detach().chunk(2)
+    assert float(real_scores.min()) > 1 > -1 > float(fake_scores.max()), "of each class"
 
 
-def test_the_slope_is_the_gradient_of_the_loss_of_a_real_mean() -> None:
+def test_the_slope_is_the_gradient_of_the_loss_of_real_means() -> None:
     made = adversary()
-    mean = real_mean(made)
-    step = 1e-3 * torch.randn(mean.shape, generator=named_generator(1, "step"))
-    change = real_loss(made.critic.score((mean + step)[None])) - real_loss(made.critic.score((mean - step)[None]))
-    assert float(change.detach()) == pytest.approx(float(2 * (made.real_slope(mean) * step).sum()), rel=1e-2)
+    means = real_means(made).values
+    step = 1e-3 * torch.randn(means.shape, generator=named_generator(1, "step"))
+    change = real_loss(made.critic.score(means + step)) - real_loss(made.critic.score(means - step))
+    assert float(change.detach()) == pytest.approx(float(2 * (made.real_slope(means) * step).sum()), rel=1e-2)
 
 
 def test_collected_gradients_are_averaged_and_then_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,22 +118,29 @@ def test_without_a_clip_gradients_of_generated_images_are_those_of_their_loss() 
     again = adversary()
     labels = again._labels()
     images = again.generator.sample(labels, again.draws).detach()
-    mean = again.critic.features(images, labels).mean(dim=0)
-    wanted = torch.autograd.grad(fake_loss(again.critic.score(mean[None])), again.critic.before_average())
+    assert len(labels.bincount().unique()) == 2, "classes are uneven, or the weights of gradients were not tested"
+    features = again.critic.features(images, labels)
+    means = torch.stack([features[labels == label].mean(dim=0) for label in range(2)])
+    wanted = torch.autograd.grad(fake_loss(again.critic.score(means)), again.critic.before_average())
     for ours, theirs in zip(made._fake_gradients(), wanted, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-2 * float(theirs.abs().max()) + 1e-3)
 
 
 def test_means_of_generated_images_get_the_noise_of_released_ones() -> None:
-    plain, noisy = (adversary()._fakes(torch.zeros(16, dtype=torch.int64), std)[1] for std in (0.0, 2.0))
-    assert float((noisy - plain).std()) == pytest.approx(2.0, rel=0.2)
+    """Each class its own: fewer real images leave more noise in their mean."""
+    labels = torch.arange(16) % 2
+    plain, noisy = (adversary()._fakes(labels, torch.tensor(std))[1].values for std in ((0.0, 0.0), (2.0, 8.0)))
+    assert (noisy - plain).flatten(1).std(dim=1).tolist() == pytest.approx([2.0, 8.0], rel=0.2)
 
 
 def test_gradients_are_taken_at_means_with_the_noise_that_real_ones_have_there() -> None:
     """As published there is none, whatever the released means have."""
-    clean, published, repaired = (
-        torch.cat([value.flatten() for value in adversary(**options)._fake_gradients()])
-        for options in ({}, {"noise_std": 2.0}, {"noise_std": 2.0, "slope_noise_std": 2.0})
-    )
+
+    def gradients(noise_std: float, noisy_slopes: bool) -> Tensor:
+        made = adversary(noisy_slopes=noisy_slopes, head_rate=0.0)
+        made.judge(real_means(made, noise_std))
+        return torch.cat([value.flatten() for value in made._fake_gradients()])
+
+    clean, published, repaired = gradients(0.0, True), gradients(2.0, False), gradients(2.0, True)
     assert torch.equal(clean, published)
     assert not torch.allclose(clean, repaired, rtol=0.1)

@@ -24,6 +24,7 @@ from veilset.engines.aggregated_gradients import aligned_gradients
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.clipped_gradients import ClippedGradients
 from veilset.engines.contexts import PublicFacts
+from veilset.engines.group_means import FIRST_SEEN, NoisyCounts
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.errors import UnsupportedEvent
 from veilset.nets.aggregating_critics import AggregatingCritic
@@ -57,9 +58,12 @@ def critic_of(config: AggregationSettings) -> AggregatingCritic:
 
 def repaired(config: AggregationSettings, door: RecordingDoor, images: ImageSet = IMAGES) -> RepairedBatches:
     _, mean_noise, gradient_noise = config.noises(1.0)
+    critic = critic_of(config)
     return RepairedBatches(
-        private=ClippedGradients(images, config.terms(FACTS), device=CPU), critic=critic_of(config), door=door,
-        mean_noise=mean_noise, gradient_noise=gradient_noise, clip_of=config.clip_of,
+        private=ClippedGradients(images, config.terms(FACTS), device=CPU), critic=critic, door=door,
+        features=ClippedGradients(images, config.feature_terms(FACTS), device=CPU),
+        counts=NoisyCounts(torch.zeros(critic.num_groups, dtype=torch.float64), config.expected_batch),
+        mean_noise=mean_noise, gradient_noise=gradient_noise, clip_of=config.clip_of, noise_std=1.0,
         compression=config.compression(named_generator(0, "coins")),
     )  # fmt: skip
 
@@ -70,7 +74,7 @@ def published(config: AggregationSettings, door: RecordingDoor, images: ImageSet
     return PublishedBatches(
         private=ClippedGradients(images, config.terms(FACTS), device=CPU),
         merged=ClippedGradients(images, merged, device=CPU), critic=critic_of(config), door=door, mean_noise=mean_noise,
-        gradient_noise=gradient_noise, clip_of=config.clip_of, asymmetry=config.asymmetry,
+        gradient_noise=gradient_noise, clip_of=config.clip_of, asymmetry=config.asymmetry, noise_std=1.0,
         compression=config.compression(named_generator(0, "coins")),
     )  # fmt: skip
 
@@ -94,39 +98,44 @@ def test_the_gradient_is_taken_at_the_released_mean_and_at_no_other(tmp_path: Pa
     """World B is shown another mean than its own: its slope must be at that one."""
     config, shown = settings(), []
     door = door_for(config, tmp_path)
-    pretended = torch.randn(1, 128, generator=named_generator(4, "mean"), dtype=torch.float64)
+    pretended = torch.randn(3, 129, generator=named_generator(4, "mean"), dtype=torch.float64)
     door = RecordingDoor(door.ledger, door.noise, transcript=[pretended])
 
     def noting(mean: Tensor) -> Tensor:
         shown.append(mean)
         return some_slope(mean)
 
-    mean, _ = repaired(config, door)(0, noting)
-    assert torch.equal(shown[0], (pretended[0] / 12).float().reshape(mean.shape))
-    assert torch.equal(shown[0], mean)
+    batches = repaired(config, door)
+    means, _ = batches(0, noting)
+    sums, counts = pretended[:, :-1], pretended[:, -1] / batches.features.terms.total_weight
+    wanted = sums / ((counts + FIRST_SEEN * 4) / (FIRST_SEEN + 1))[:, None]
+    assert torch.equal(shown[0], wanted.float().reshape(means.values.shape))
+    assert torch.equal(shown[0], means.values)
 
 
-def test_sums_are_divided_by_the_expected_batch_and_not_by_that_which_came(tmp_path: Path) -> None:
+def test_sums_of_gradients_are_divided_by_the_expected_batch_and_not_by_that_which_came(tmp_path: Path) -> None:
     config = settings(expected_batch=6)
     door = door_for(config, tmp_path)
-    batches = repaired(config, door)
-    mean, gradients = batches(0, some_slope)
-    features, gradient = (capture.values[0] * capture.grid_step for capture in door.captures)
-    assert torch.allclose(mean.flatten().double(), features.double() / 6, rtol=1e-6)
+    _, gradients = repaired(config, door)(0, some_slope)
+    gradient = door.captures[1].values[0] * door.captures[1].grid_step
     assert gradients is not None
     assert torch.allclose(torch.cat([g.flatten() for g in gradients]).double(), gradient.double() / 6, atol=1e-9)
 
 
 def test_without_noise_and_clip_the_gradient_is_that_of_the_loss_of_the_mean(tmp_path: Path) -> None:
-    """The chain rule: the sum over records of (gradient of its features along the slope) is the batch's gradient."""
+    """The chain rule: the sum over records of (gradient of its features along the slope of its class), each weighted by
+    how much the mean of its class turns on it, is the gradient of the loss of all means."""
     config = settings(clip_norm=1e4, expected_batch=24)
     door = door_for(config, tmp_path)
     batches = repaired(config, door)
-    _, found = batches(0, some_slope)
+    batches.counts.sums += torch.tensor([9, 8, 7]) * 1e9 - FIRST_SEEN * 8
+    means, found = batches(10**9 - 1 - int(FIRST_SEEN), some_slope)
     critic = batches.critic
     inputs, labels = IMAGES.pixels / 255, IMAGES.labels
-    mean = critic.features(inputs, labels).sum(dim=0) / 24
-    wanted = torch.autograd.grad((mean * some_slope(mean.detach())).sum(), critic.before_average())
+    features = critic.features(inputs, labels)
+    mean = torch.stack([features[labels == label].mean(dim=0) for label in range(3)])
+    assert torch.allclose(means.values, mean, atol=1e-3)
+    wanted = torch.autograd.grad((mean * some_slope(means.values)).sum(), critic.before_average())
     assert found is not None
     for ours, theirs in zip(found, wanted, strict=True):
         assert torch.allclose(ours, theirs, atol=2e-2 * float(theirs.abs().max()) + 1e-4)
@@ -137,7 +146,7 @@ def test_gradients_are_clipped_in_proportion_to_the_public_length_of_the_slope(t
     for number, factor in enumerate((1.0, 100.0)):
         (tmp_path / f"{number}").mkdir()
         door = door_for(settings(), tmp_path / f"{number}")
-        repaired(settings(), door)(0, lambda mean, factor=factor: factor * some_slope(torch.zeros_like(mean)))
+        repaired(settings(), door)(0, lambda means, factor=factor: factor * some_slope(torch.zeros_like(means)))
         bounds.append(door.captures[1].allowed)
     assert bounds[1] == pytest.approx(100 * bounds[0])
 
@@ -222,7 +231,7 @@ def test_as_published_all_layers_after_the_first_learn_from_the_batch_without_no
 
 def test_rows_of_gradients_are_of_the_layers_before_the_mean_alone() -> None:
     critic = critic_of(settings())
-    rows = aligned_gradients(critic, torch.ones(critic.feature_shape))(IMAGES.pixels[:3] / 255, IMAGES.labels[:3])
+    rows = aligned_gradients(critic, torch.ones(3, *critic.feature_shape))(IMAGES.pixels[:3] / 255, IMAGES.labels[:3])
     assert rows.shape == (3, sum(value.numel() for value in critic.before_average()))
 
 
@@ -235,7 +244,7 @@ def test_a_row_depends_to_the_last_bit_neither_on_other_records_nor_on_its_place
     critic = config.critic(images.spec).drawn(named_generator(0, "critic"))
     classifier = config.classifier(images.spec).drawn(named_generator(0, "classifier"))
     compression = config.compression(named_generator(0, "coins"))
-    slope = torch.randn(critic.feature_shape, generator=named_generator(0, "slope"))
+    slope = torch.randn(critic.num_groups, *critic.feature_shape, generator=named_generator(0, "slope"))
     rows_of = {
         "classifier": compression(PerSampleGradients(classifier, losses=squared_errors), 1.0),
         "features": feature_rows(critic),

@@ -59,9 +59,9 @@ def test_means_are_bounded_by_the_square_root_of_their_maps_times_the_side() -> 
 def test_a_published_clip_does_not_depend_on_the_slope_which_is_private_there() -> None:
     for construction, ratio in (("published", 1.0), ("repaired", 10.0)):
         config = AggregationSettings(construction=construction)
-        short, long = (config.clip_of(torch.full((4,), size)) for size in (0.1, 1.0))
+        short, long = (config.clip_of(torch.full((2, 4), size)) for size in (0.1, 1.0))
         assert long == pytest.approx(ratio * short)
-    assert AggregationSettings().clip_of(torch.zeros(4)) > 0
+    assert AggregationSettings().clip_of(torch.zeros(2, 4)) > 0
 
 
 def test_a_layout_too_deep_for_the_images_is_refused_before_anything_is_planned() -> None:

@@ -239,7 +239,8 @@ def test_sums_by_class_are_those_of_the_records_of_each_class_with_their_count(t
     terms = GradientTerms(declared_size=9, expected_batch=9, clip_norm=1.0, total_weight=0.5)
     rows = torch.randn(9, 5, generator=named_generator(0, "rows"))
     engine = ClippedGradients(images, terms, device=CPU, records_at_once=9)
-    found = engine.release_by_class(lambda *_: rows.clone(), door_for(tmp_path, terms, SameCoins(0)), 1.0)
+    door = door_for(tmp_path, terms, SameCoins(0))
+    found = engine.release_by_class(lambda *_: rows.clone(), engine.draw(door), door, 1.0)
     clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
     expected = torch.cat([clipped, torch.full((9, 1), 0.5)], dim=1) * images.valid[:, None]
     sums = torch.zeros(3, 6).index_add(0, images.labels, expected)

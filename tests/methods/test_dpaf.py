@@ -173,13 +173,12 @@ def test_the_search_finds_a_slope_at_the_clean_mean(monkeypatch: pytest.MonkeyPa
     plain = RepairedBatches.__call__
 
     def at_clean_mean(self: RepairedBatches, step: int, slope_at: Any) -> Any:
-        bound = self.critic.feature_shape
         everybody = torch.arange(len(self.private._labels))
-        total = self.private.clipped_sum(
-            aggregated_batches.feature_rows(self.critic), everybody, clip_norm=aggregated_batches.feature_norm(bound)
-        )
+        rows = aggregated_batches.feature_rows(self.critic)
+        total = self.features.clipped_sum(rows, everybody, self.critic.num_groups)
         assert total.grid_total is not None
-        clean = (total.grid_total[0] * total.grid_step / self.private.terms.expected_batch).float().reshape(bound)
+        sums = total.grid_total[:, :-1] * total.grid_step
+        clean = (sums / self.private.terms.expected_batch).float().reshape(-1, *self.critic.feature_shape)
         return plain(self, step, lambda _: slope_at(clean))
 
     monkeypatch.setattr(RepairedBatches, "__call__", at_clean_mean)
@@ -192,7 +191,6 @@ def test_the_search_finds_features_without_their_bound(monkeypatch: pytest.Monke
         return Bounded((longer.grid_rows * 10**6).to(torch.int64), bound, False, bounds._MADE_HERE)
 
     monkeypatch.setattr(clipped_gradients, "clip_rows", unclipped)
-    monkeypatch.setattr(aggregated_batches, "feature_norm", lambda shape: 1.0)
     assert any("moved by" in what for what in found_by_search(config_of()))
 
 
@@ -202,35 +200,35 @@ def test_the_bound_is_enforced_whatever_the_norm_layer_does(monkeypatch: pytest.
 
 
 def test_a_mean_over_the_batch_that_came_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record more must move the released mean by its own features over the expected batch, and by nothing else."""
-    assert mean_moves_by_one_record() <= 1 + 1e-5
-    plain = ClippedGradients.release_mean
+    """Shown the same sums and counts, the critic must be shown the same means, however many records there are."""
+    assert torch.equal(*means_of_two_worlds())
+    plain = ClippedGradients.release_by_class
 
-    def realised(self: ClippedGradients, rows_of: Any, draw: Any, *others: Any, **options: Any) -> Tensor:
-        mean = plain(self, rows_of, draw, *others, **options)
-        return mean * self.terms.expected_batch / max(len(self.records(draw)), 1)
+    def realised(self: ClippedGradients, rows_of: Any, draw: Any, *others: Any) -> Tensor:
+        sums = plain(self, rows_of, draw, *others)
+        return torch.cat([sums[:, :-1] / max(len(self.records(draw)), 1), sums[:, -1:]], dim=1)
 
-    monkeypatch.setattr(ClippedGradients, "release_mean", realised)
-    assert mean_moves_by_one_record() > 1.2
+    monkeypatch.setattr(ClippedGradients, "release_by_class", realised)
+    assert not torch.equal(*means_of_two_worlds())
 
 
-def mean_moves_by_one_record() -> float:
-    """How far a record more moves the mean that the critic is shown, as a share of bound / expected batch."""
+def means_of_two_worlds() -> tuple[Tensor, Tensor]:
+    """What the critic is shown first, with and without a record, of one transcript."""
     config, means = config_of(expected_batch=100, classifier_steps=1, steps=2), []
     plain = RepairedBatches.__call__
 
     def noting(self: RepairedBatches, step: int, slope_at: Any) -> Any:
-        mean, gradients = plain(self, step, slope_at)
-        means.append(mean)
-        return mean, gradients
+        found, gradients = plain(self, step, slope_at)
+        means.append(found.values)
+        return found, gradients
 
     images = collection(3)
     facts = facts_for(images, Adjacency.ADD_REMOVE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RepairedBatches, "__call__", noting)
         first = run_world(Dpaf(), config, facts, images)
-        run_world(Dpaf(), config, facts, images.subset(torch.arange(2)), transcript=first.outputs[:1])
-    return float((means[0] - means[2]).norm()) * 100 / config.feature_bound(images.spec)
+        run_world(Dpaf(), config, facts, images.subset(torch.arange(2)), transcript=first.outputs)
+    return means[0], means[2]
 
 
 def test_one_step_more_than_planned_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

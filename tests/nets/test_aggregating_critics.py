@@ -28,8 +28,17 @@ TABLES = ("C1-C1-x", "C1-C2-x", "C2-C1-x", "C1-C3-x", "C2-C2-x", "C3-C1-x", "C2-
 """All arrangements of tables 10 and 11 of the paper."""
 
 
-def critic(spec: ImageSpec = MNIST, layout: str = "C2-C1-x", activation: str = "leaky-relu") -> AggregatingCritic:
-    made = AggregatingCritic(spec, ConvLayout.of(layout), width=16, dense_width=8, activation=activation)  # type: ignore[arg-type]
+def critic(
+    spec: ImageSpec = MNIST, layout: str = "C2-C1-x", activation: str = "leaky-relu", by_class: bool = True
+) -> AggregatingCritic:
+    made = AggregatingCritic(
+        spec,
+        ConvLayout.of(layout),
+        width=16,
+        dense_width=8,
+        activation=activation,
+        by_class=by_class,  # type: ignore[arg-type]
+    )
     return made.drawn(named_generator(0, "critic"))
 
 
@@ -98,6 +107,13 @@ def test_the_features_of_an_image_depend_neither_on_other_images_nor_on_its_plac
 def test_a_label_changes_the_features() -> None:
     net, (pixels, labels) = critic(), images(MNIST, 8)
     assert not torch.allclose(net.features(pixels, labels), net.features(pixels, (labels + 1) % 10), atol=1e-3)
+
+
+@pytest.mark.parametrize(("by_class", "groups"), [(True, [3, 0, 9]), (False, [0, 0, 0])])
+def test_means_are_of_each_class_or_of_all_images_together(by_class: bool, groups: list[int]) -> None:
+    net = critic(by_class=by_class)
+    assert net.groups(torch.tensor([3, 0, 9])).tolist() == groups
+    assert net.num_groups == (10 if by_class else 1)
 
 
 def test_the_parts_before_and_after_the_mean_hold_every_weight_but_the_transferred_ones_once() -> None:

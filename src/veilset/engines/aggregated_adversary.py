@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients
+from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients, weighted
 from veilset.engines.clipped_gradients import clipped_mean
 from veilset.engines.cuda_graphs import GraphedStep
+from veilset.engines.group_means import GroupMeans, mean_of_groups, with_noise
 from veilset.engines.training_steps import step_along
 from veilset.nets.aggregating_critics import AggregatingCritic
 from veilset.nets.generators import UpsamplingGenerator
@@ -25,10 +26,10 @@ class Adversary:
 
     Args:
         batch: of generated images.
-        noise_std: of the noise on released means; those of generated images get as much, from public draws, or the
-            critic would learn to tell noise from its absence.
-        slope_noise_std: of the noise on means of real features at which gradients before the mean are taken, for the
-            same reason.
+        class_shares: by which their labels are drawn.
+        noisy_slopes: whether the means of real features at which gradients before the mean are taken have noise. Means
+            of generated images get as much as real ones, from public draws, or the critic would learn to tell noise
+            from its absence.
         clip_of: clip norms of gradients before the mean; those of generated images are treated as those of real ones.
     """
 
@@ -38,8 +39,8 @@ class Adversary:
         critic: AggregatingCritic,
         *,
         batch: int,
-        noise_std: float,
-        slope_noise_std: float,
+        class_shares: Tensor,
+        noisy_slopes: bool,
         clip_of: ClipOf,
         compression: Compression,
         body_rate: float,
@@ -48,7 +49,7 @@ class Adversary:
         draws: torch.Generator,
     ) -> None:
         self.generator, self.critic, self.draws = generator, critic, draws
-        self.batch, self.noise_std, self.slope_noise_std = batch, noise_std, slope_noise_std
+        self.batch, self.class_shares, self.noisy_slopes = batch, class_shares.to(draws.device), noisy_slopes
         self.clip_of, self.compression = clip_of, compression
         self.body_rate, self.head_rate = body_rate, head_rate
         self.optimiser = torch.optim.Adam(
@@ -56,18 +57,21 @@ class Adversary:
         )
         self.collected = [*map(torch.zeros_like, critic.before_average()), torch.zeros((), device=draws.device)]
         """Released gradients, summed since the last `improve`, and behind them how many there are."""
-        mean = torch.zeros(critic.feature_shape, device=draws.device)
+        self.noise_std = torch.zeros(critic.num_groups, device=draws.device)
+        """Of the means that were judged last."""
+        means = torch.zeros(critic.num_groups, *critic.feature_shape, device=draws.device)
         labels = torch.zeros(batch, dtype=torch.int64, device=draws.device)
-        self._judge = GraphedStep(self._judge_step, [mean, labels], [draws])
+        self._judge = GraphedStep(self._judge_step, [means, self.noise_std, labels], [draws])
         self._teach = GraphedStep(self._teach_step, [labels], [draws])
 
-    def real_slope(self, mean: Tensor) -> Tensor:
-        """The gradient of the critic's loss at a mean of real features in that mean."""
-        return self._slope(mean, real_loss)
+    def real_slope(self, means: Tensor) -> Tensor:
+        """The gradient of the critic's loss at means of real features in these means."""
+        return self._slope(means, real_loss)
 
-    def judge(self, mean: Tensor) -> None:
-        """One step of all that lies after the mean, on a mean of real features and one of generated images."""
-        self._judge(mean, self._labels())
+    def judge(self, real: GroupMeans) -> None:
+        """One step of all that lies after the mean, on means of real features and those of generated images."""
+        self.noise_std = real.noise_std
+        self._judge(real.values, real.noise_std, self._labels())
 
     def collect(self, gradients: Sequence[Tensor] | None) -> None:
         """Keeps released gradients of what lies before the mean, where a batch has them, for `improve`."""
@@ -87,34 +91,34 @@ class Adversary:
         self._teach(self._labels())
 
     def _labels(self) -> Tensor:
-        """Drawn evenly: how often a class is in a real batch is private."""
-        classes = self.critic.num_classes
-        return torch.randint(classes, (self.batch,), generator=self.draws, device=self.draws.device)
+        return torch.multinomial(self.class_shares, self.batch, replacement=True, generator=self.draws)
 
     @torch.no_grad()
-    def _fakes(self, labels: Tensor, noise_std: float) -> tuple[Tensor, Tensor]:
-        """Generated images, and the noisy mean of their features."""
+    def _fakes(self, labels: Tensor, noise_std: Tensor) -> tuple[Tensor, GroupMeans]:
+        """Generated images, and noisy means of their features."""
         images = self.generator.sample(labels, self.draws)
-        mean = self.critic.features(images, labels).mean(dim=0)
-        return images, mean + noise_std * torch.randn(mean.shape, generator=self.draws, device=mean.device)
+        groups = self.critic.groups(labels)
+        means, counts = mean_of_groups(self.critic.features(images, labels), groups, self.critic.num_groups)
+        return images, GroupMeans(with_noise(means, noise_std, self.draws), noise_std, self.batch / counts)
 
     def _fake_gradients(self) -> list[Tensor]:
         labels = self._labels()
-        images, mean = self._fakes(labels, self.slope_noise_std)
-        slope = self._slope(mean, fake_loss)
+        images, means = self._fakes(labels, self.noise_std * self.noisy_slopes)
+        slope = weighted(self._slope(means.values, fake_loss), means.weights)
         gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))
         return gradients.shaped(clipped_mean(gradients, images, labels, self.clip_of(slope)))
 
-    def _slope(self, mean: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-        leaf = mean.detach().clone().requires_grad_()
-        (found,) = torch.autograd.grad(loss(self.critic.score(leaf[None])), leaf)
+    def _slope(self, means: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        leaf = means.detach().clone().requires_grad_()
+        (found,) = torch.autograd.grad(loss(self.critic.score(leaf)), leaf)
         return found
 
-    def _judge_step(self, real: Tensor, labels: Tensor) -> None:
-        _, fake = self._fakes(labels, self.noise_std)
-        real_score, fake_score = self.critic.score(torch.stack([real, fake]))
+    def _judge_step(self, real: Tensor, noise_std: Tensor, labels: Tensor) -> None:
+        _, fake = self._fakes(labels, noise_std)
+        real_scores, fake_scores = self.critic.score(torch.cat([real, fake.values])).chunk(2)
         weights = self.critic.after_average()
-        _descend(weights, torch.autograd.grad(real_loss(real_score) + fake_loss(fake_score), weights), self.head_rate)
+        loss = real_loss(real_scores) + fake_loss(fake_scores)
+        _descend(weights, torch.autograd.grad(loss, weights), self.head_rate)
 
     def _teach_step(self, labels: Tensor) -> None:
         images = self.generator.sample(labels, self.draws)

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from veilset.data.spec import ImageSet, to_unit_range
-from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients
+from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients, weighted
 from veilset.engines.clipped_gradients import ClippedGradients, clipped_mean
+from veilset.engines.group_means import GroupMeans, NoisyCounts, mean_of_groups
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet, feature_norm
 from veilset.privacy.bounds import GroupedSum
@@ -27,9 +28,9 @@ from veilset.privacy.release import Door
 from veilset.privacy.sampling import Draw
 
 Slope = Callable[[Tensor], Tensor]
-"""Mean features -> the gradient of the critic's loss in them."""
-Batch = tuple[Tensor, list[Tensor] | None]
-"""Mean features of real images, with noise; and, where they are due, gradients of what lies before the mean."""
+"""Mean features of groups -> the gradient of the critic's loss in them."""
+Batch = tuple[GroupMeans, list[Tensor] | None]
+"""Mean features of real images; and, where they are due, gradients of what lies before the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +42,34 @@ class _PrivateBatches:
     gradient_noise: float
     compression: Compression
     clip_of: ClipOf
-
-    def noisy_mean(self, draw: Draw) -> Tensor:
-        """Of the features of a sample."""
-        bound = feature_norm(self.critic.feature_shape)
-        mean = self.private.release_mean(feature_rows(self.critic), draw, self.door, self.mean_noise, bound)
-        return mean.to(torch.float32).reshape(self.critic.feature_shape)
+    noise_std: float
+    """Of the noise in a sum of features."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedBatches(_PrivateBatches):
-    """A mean and a gradient of every batch, in two releases on one sample."""
+    """Means of each class and a gradient of every batch, in two releases on one sample."""
+
+    features: ClippedGradients
+    """The same images, on the terms of sums of features: their bound, and a count of records."""
+    counts: NoisyCounts
 
     def __call__(self, step: int, slope_at: Slope) -> Batch:
         draw = self.private.draw(self.door, self.mean_noise, self.gradient_noise)
-        mean = self.noisy_mean(draw)
-        slope = slope_at(mean)
+        means = self._means(draw, step)
+        slope = weighted(slope_at(means.values), means.weights)
         clip_norm = self.clip_of(slope)
         gradients = self.compression(aligned_gradients(self.critic, slope), clip_norm)
         row = self.private.release_mean(gradients, draw, self.door, self.gradient_noise, clip_norm)
-        return mean, gradients.shaped(row)
+        return means, gradients.shaped(row)
+
+    def _means(self, draw: Draw, step: int) -> GroupMeans:
+        """Noisy sums of features of each class, divided by the counts that were released so far."""
+        sums = self.features.release_by_class(feature_rows(self.critic), draw, self.door, self.mean_noise)
+        counts = self.counts.after(sums[:, -1] / self.features.terms.total_weight, step + 1)
+        values = (sums[:, :-1] / counts[:, None]).to(torch.float32).reshape(-1, *self.critic.feature_shape)
+        counts = counts.to(torch.float32)
+        return GroupMeans(values, self.noise_std / counts, self.features.terms.expected_batch / counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +81,13 @@ class PublishedBatches(_PrivateBatches):
     asymmetry: int
 
     def __call__(self, step: int, slope_at: Slope) -> Batch:
-        mean = self.noisy_mean(self.private.draw(self.door))
-        if (step + 1) % self.asymmetry:
-            return mean, None
         bound, rows = feature_norm(self.critic.feature_shape), feature_rows(self.critic)
+        mean = self.private.release_mean(rows, self.private.draw(self.door), self.door, self.mean_noise, bound)
+        batch_size = self.private.terms.expected_batch
+        values = self._shaped(mean)
+        means = GroupMeans(values, values.new_tensor([self.noise_std / batch_size]), values.new_ones(1))
+        if (step + 1) % self.asymmetry:
+            return means, None
         draw = self.merged.draw(self.door)
         records, total = self.merged.records(draw), None
         for part in range(self.asymmetry):
@@ -86,12 +98,14 @@ class PublishedBatches(_PrivateBatches):
             total = self.merged.clipped_sum(gradients, batch, clip_norm=self.clip_of(slope), total=total)
         assert total is not None
         noisy = self.door.release_sum(total, self.gradient_noise, draw=draw)[0]
-        return mean, gradients.shaped(noisy / self.merged.terms.expected_batch)
+        return means, gradients.shaped(noisy / self.merged.terms.expected_batch)
 
     def _clean_mean(self, total: GroupedSum) -> Tensor:
         assert total.grid_total is not None
-        mean = total.grid_total[0] * (total.grid_step / self.private.terms.expected_batch)
-        return mean.to(torch.float32).reshape(self.critic.feature_shape)
+        return self._shaped(total.grid_total[0] * (total.grid_step / self.private.terms.expected_batch))
+
+    def _shaped(self, mean: Tensor) -> Tensor:
+        return mean.to(torch.float32).reshape(1, *self.critic.feature_shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +124,13 @@ class PublicBatches:
         inputs = to_unit_range(self.images.pixels[places].to(self.draws.device))
         # Their classes stand in for those of the private images, whatever they are.
         labels = self.images.labels[places].to(self.draws.device) % self.critic.num_classes
-        mean = feature_rows(self.critic)(inputs, labels).mean(dim=0).reshape(self.critic.feature_shape)
-        slope = slope_at(mean)
+        with torch.no_grad():
+            features = self.critic.features(inputs, labels)
+        values, counts = mean_of_groups(features, self.critic.groups(labels), self.critic.num_groups)
+        means = GroupMeans(values, torch.zeros_like(counts), self.batch / counts)
+        slope = weighted(slope_at(values), means.weights)
         gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))
-        return mean, gradients.shaped(clipped_mean(gradients, inputs, labels, self.clip_of(slope)))
+        return means, gradients.shaped(clipped_mean(gradients, inputs, labels, self.clip_of(slope)))
 
 
 def repaired_pretraining(

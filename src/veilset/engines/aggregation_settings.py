@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -34,6 +34,8 @@ DRIFT = 0.3
 """How far noise alone may carry weights within a stage, as a share of their own size."""
 FEWEST_PIXELS = 9
 """Of a map of features that has something to say."""
+COUNT_WEIGHT = 0.15
+"""Of the count of a class beside features of length 1: costs 1 % more noise."""
 SHORTEST_SLOPE = 1e-30
 """A critic without any slope still has a positive clip norm."""
 Transfer = Literal["none", "critic", "both"]
@@ -111,7 +113,7 @@ class AggregationSettings:
         return SplitConvNet(spec, ConvLayout.of(self.layout), outputs=spec.num_classes, **self._shape())
 
     def critic(self, spec: ImageSpec) -> AggregatingCritic:
-        return AggregatingCritic(spec, ConvLayout.of(self.layout), **self._shape())
+        return AggregatingCritic(spec, ConvLayout.of(self.layout), by_class=not self.published, **self._shape())
 
     def _shape(self) -> dict[str, Any]:
         return {"width": self.width, "dense_width": self.dense_width, "activation": self.activation}
@@ -127,16 +129,16 @@ class AggregationSettings:
         return compressed
 
     def clip_of(self, slope: Tensor) -> float:
-        """The clip norm of gradients at a slope of the critic's loss.
+        """The clip norm of gradients at slopes of the critic's loss, (groups, ...).
 
-        In proportion to the length of the slope, which is public, so that a critic that is sure of itself, whose
+        In proportion to the length of the slopes, which is public, so that a critic that is sure of itself, whose
         gradients are all short, is not drowned in noise. In the published construction the slope is private.
 
         Raises: RunError where training has diverged. That it has follows from released values, and may be known.
         """
         if self.published:
             return self.clip_norm
-        length = float(slope.norm())
+        length = float(slope.flatten(1).norm(dim=1).square().mean().sqrt())
         if not math.isfinite(length):
             raise RunError(
                 "a critic whose loss has a finite slope", f"a slope of length {length}: training diverged",
@@ -153,6 +155,12 @@ class AggregationSettings:
             declared_size=facts.declared_size, expected_batch=batches * self.expected_batch, clip_norm=self.clip_norm,
             rows_per_user=facts.rows_per_user, option_times=batches,
         )  # fmt: skip
+
+    def feature_terms(self, facts: PublicFacts) -> GradientTerms:
+        """Of sums of features; in the repaired construction a count goes with them."""
+        bound = self.feature_bound(facts.spec)
+        weight = 0.0 if self.published else COUNT_WEIGHT * bound
+        return replace(self.terms(facts), clip_norm=bound, total_weight=weight)
 
     def feature_bound(self, spec: ImageSpec) -> float:
         return feature_norm(feature_shape(spec, ConvLayout.of(self.layout), self.width))
@@ -233,8 +241,9 @@ class AggregationSettings:
         return passes * self.expected_batch * image
 
     def sensitivity(self, facts: PublicFacts) -> float:
-        """Of a sum of features."""
-        return facts.sensitivity(self.feature_bound(facts.spec))
+        """Of sums of features, and of the counts that go with them."""
+        terms = self.feature_terms(facts)
+        return facts.sensitivity(math.hypot(terms.clip_norm, terms.total_weight))
 
 
 def steady_rate(rate: float, weights: Iterable[Tensor], noise_std: float, updates: int) -> float:

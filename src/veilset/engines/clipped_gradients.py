@@ -125,9 +125,8 @@ class ClippedGradients:
         """A noisy mean gradient over a fresh sample, in the shapes of the parameters; it costs `terms.event`."""
         return gradients.shaped(self.release_mean(gradients, self.draw(door), door, noise_multiplier))
 
-    def release_by_class(self, rows_of: Rows, door: Door, noise_multiplier: float) -> Tensor:
+    def release_by_class(self, rows_of: Rows, draw: Draw, door: Door, noise_multiplier: float) -> Tensor:
         """Noisy sums of the clipped rows of each class, (classes, numbers). The cost is the same: a record has one."""
-        draw = self.draw(door)
         total = self.clipped_sum(rows_of, self.records(draw), num_groups=self.num_classes)
         return door.release_sum(total, noise_multiplier, draw=draw)
 

@@ -5,11 +5,13 @@ Paper: Lin, Hsu, Yu, Cao and Huang, "DPAF: Image Synthesis via Differentially Pr
 at all; the default is a repaired one.
 Unit of privacy: one record (or one user with a cap, where users are sampled).
 Released, repaired: (1) classifier_steps times the mean gradient of all weights of a classifier over a secret Poisson
-sample, of which the first convolutions are kept; (2) steps times, over one secret sample, the mean of normalised
-features of the critic and then the mean gradient of the convolutions that made them.
-Why the bound holds: an image's features are its own and have norm sqrt(maps) x side by their normalisation, which the
-kernel enforces; its gradient is its own as well, because the loss is differentiated at the mean that was just released,
-and is clipped by the kernel. Sums are divided by the expected batch. Both releases of (2) are on one sample, so they
+sample, of which the first convolutions are kept; (2) steps times, over one secret sample, for each class the sum of
+normalised features of the critic and a weighted record count, and then the mean gradient of the convolutions that made
+the features.
+Why the bound holds: an image's features are its own and have norm b = sqrt(maps) x side by their normalisation, which
+the kernel enforces; with the count of weight w its row has norm sqrt(b^2 + w^2), and it enters the sum of its own class
+only. Sums are divided by counts that were released. Its gradient is its own as well, because the loss is differentiated at the means that were just
+released, and is clipped by the kernel; sums of gradients are divided by the expected batch. Both releases of (2) are on one sample, so they
 compose before the sample amplifies them: one Gaussian with 1/z^2 = 1/z_mean^2 + 1/z_gradient^2. Classifier, critic and
 generator are functions of released values, of generated images and of public draws, labels of generated images
 included: no network keeps a trace of a record that was not released. Stages compose in one account. Images that are
@@ -41,6 +43,7 @@ from veilset.engines.aggregated_batches import (
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients
+from veilset.engines.group_means import NoisyCounts
 from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
 from veilset.engines.sampled_sets import CPU_SPEED
@@ -152,10 +155,8 @@ class Dpaf(Synthesizer):
         if public is not None:
             compete_in_public(config, public, generator, critic, context)
         config = replace(config, body_rate=body_rate)
-        adversary = adversary_of(
-            config, generator, critic, context, draws="dpaf draws",
-            noise_std=noise_drawn(context) * config.sensitivity(context.facts) / config.expected_batch,
-        )  # fmt: skip
+        shares = private_shares(images) if config.published else even_shares(images.spec)
+        adversary = adversary_of(config, generator, critic, context, class_shares=shares, draws="dpaf draws")
         charges = config.charges(context.facts, context.noise_multiplier)[1:]
         batches = batches_of(config, critic, images, private, context)
         compete(config, adversary, batches, context, name="adversary", planned=config.steps, charges=charges)
@@ -199,18 +200,18 @@ def batches_of(
 ) -> RepairedBatches | PublishedBatches:
     """Where the critic gets real features and gradients from."""
     _, mean_noise, gradient_noise = config.noises(context.noise_multiplier)
-    compression = config.compression(context.generator("dpaf critic coins"))
-    if not config.published:
-        return RepairedBatches(
-            private=private, critic=critic, door=context.door, mean_noise=mean_noise, gradient_noise=gradient_noise,
-            compression=compression, clip_of=config.clip_of,
-        )  # fmt: skip
-    merged = ClippedGradients(images, config.terms(context.facts, batches=config.asymmetry), device=context.device)
-    return PublishedBatches(
-        private=private, merged=merged, critic=critic, door=context.door, mean_noise=mean_noise,
-        gradient_noise=gradient_noise, compression=compression, clip_of=config.clip_of,
-        asymmetry=config.asymmetry,
-    )  # fmt: skip
+    common: dict[str, Any] = {
+        "private": private, "critic": critic, "door": context.door, "mean_noise": mean_noise,
+        "gradient_noise": gradient_noise, "clip_of": config.clip_of,
+        "compression": config.compression(context.generator("dpaf critic coins")),
+        "noise_std": noise_drawn(context) * config.sensitivity(context.facts),
+    }  # fmt: skip
+    if config.published:
+        merged = ClippedGradients(images, config.terms(context.facts, batches=config.asymmetry), device=context.device)
+        return PublishedBatches(**common, merged=merged, asymmetry=config.asymmetry)
+    features = ClippedGradients(images, config.feature_terms(context.facts), device=context.device)
+    sums = torch.zeros(critic.num_groups, dtype=torch.float64, device=context.device)
+    return RepairedBatches(**common, features=features, counts=NoisyCounts(sums, config.expected_batch))
 
 
 def compete(
@@ -231,13 +232,15 @@ def compete(
     """
     both = nn.ModuleDict({"generator": adversary.generator, "critic": adversary.critic})
     sums = {f"collected {place}": value for place, value in enumerate(adversary.collected)}
+    if isinstance(batches, RepairedBatches):
+        sums["counts"] = batches.counts.sums
     done = restore(context.checkpoints, name, both, adversary.optimiser, adversary.draws, sums)
     last = last_affordable(context.door.ledger, charges, done=done, planned=planned)
     doing, every = left_out(DOING, last, planned), steps_between(planned, CHECKPOINT_EVERY)
     context.progress(doing, done, last)
     for step in range(done, last):
-        mean, gradients = batches(step, adversary.real_slope)
-        adversary.judge(mean)
+        means, gradients = batches(step, adversary.real_slope)
+        adversary.judge(means)
         adversary.collect(gradients)
         if (step + 1) % config.asymmetry == 0:
             adversary.improve()
@@ -256,7 +259,8 @@ def compete_in_public(
     context: FitContext,
 ) -> None:
     """The same game on public images, for a critic, and perhaps a generator, that have learned before (table 12)."""
-    adversary = adversary_of(config, generator, critic, context, noise_std=0.0, draws="dpaf public draws")
+    shares = even_shares(generator.spec)
+    adversary = adversary_of(config, generator, critic, context, class_shares=shares, draws="dpaf public draws")
     batches = PublicBatches(
         images=images, critic=critic, batch=config.expected_batch, draws=adversary.draws, clip_of=config.clip_of,
         compression=config.compression(context.generator("dpaf public coins")),
@@ -272,16 +276,26 @@ def adversary_of(
     critic: AggregatingCritic,
     context: FitContext,
     *,
-    noise_std: float,
+    class_shares: Tensor,
     draws: str,
 ) -> Adversary:
     return Adversary(
-        generator, critic, batch=config.expected_batch, noise_std=noise_std, draws=context.generator(draws),
+        generator, critic, batch=config.expected_batch, class_shares=class_shares, draws=context.generator(draws),
         # As published, gradients are taken at means without noise (algorithm 1, line 8: AGG in place of DPAGG).
-        slope_noise_std=0.0 if config.published else noise_std,
+        noisy_slopes=not config.published,
         clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
         body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
     )  # fmt: skip
+
+
+def even_shares(spec: ImageSpec) -> Tensor:
+    """Of labels of generated images: how often a class is in a real batch is private."""
+    return torch.ones(spec.num_classes)
+
+
+def private_shares(images: ImageSet) -> Tensor:
+    """As published, labels are those of the batch (algorithm 1, line 19): what gives the data's own away."""
+    return images.labels.bincount(minlength=images.spec.num_classes).float()
 
 
 def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, done: int, planned: int) -> int:

@@ -102,8 +102,8 @@ class Ndpdc(SampledSet, Synthesizer):
         for step in self.steps_to_go(config, context, DOING, CHECKPOINT_EVERY, "set", *kept):
             restart(network, draws)
             sums = private.release_by_class(
-                lambda inputs, _: features_of(network, config.standard.of(inputs)), context.door,
-                context.noise_multiplier,
+                lambda inputs, _: features_of(network, config.standard.of(inputs)), private.draw(context.door),
+                context.door, context.noise_multiplier,
             )  # fmt: skip
             counts += sums[:, -1] / config.total_weight
             targets = (sums[:, :-1] / usable_counts(counts / (step + 1), config.group)[:, None]).float()

@@ -105,21 +105,33 @@ class SplitConvNet(nn.Module):
 
 
 class AggregatingCritic(SplitConvNet):
-    """Scores the mean over a batch of normalised features; or, where there is no batch, the features of one image.
+    """Scores means over a batch of normalised features; or, where there is no batch, the features of one image.
 
-    A label is an addend of each map of the second convolution, which is the same, up to the border, as constant maps
-    of its embedding beside the input of that convolution (cDCGAN).
+    Means are of groups of images: of each class, or of all images together. A label is an addend of each map of the
+    second convolution, which is the same, up to the border, as constant maps of its embedding beside the input of that
+    convolution (cDCGAN).
     """
 
     def __init__(
-        self, spec: ImageSpec, layout: ConvLayout, *, width: int, dense_width: int, activation: Activation
+        self,
+        spec: ImageSpec,
+        layout: ConvLayout,
+        *,
+        width: int,
+        dense_width: int,
+        activation: Activation,
+        by_class: bool,
     ) -> None:
         super().__init__(spec, layout, width=width, dense_width=dense_width, outputs=1, activation=activation)
-        self.num_classes = spec.num_classes
+        self.num_classes, self.num_groups = spec.num_classes, spec.num_classes if by_class else 1
         shapes = map_shapes(spec, layout.before_average, width)
         self.feature_shape = shapes[-1]
         with torch.device("meta"):
             self.label = nn.Linear(spec.num_classes, shapes[2][0], bias=False)
+
+    def groups(self, labels: Tensor) -> Tensor:
+        """The mean to which an image of each label contributes."""
+        return labels if self.num_groups > 1 else torch.zeros_like(labels)
 
     def before_average(self) -> list[nn.Parameter]:
         """What is trained and lies before the average: conv2* and the embedding of labels."""
