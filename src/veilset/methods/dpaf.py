@@ -10,12 +10,12 @@ normalised features of the critic and a weighted record count, and then the mean
 the features.
 Why the bound holds: an image's features are its own and have norm b = sqrt(maps) x side by their normalisation, which
 the kernel enforces; with the count of weight w its row has norm sqrt(b^2 + w^2), and it enters the sum of its own class
-only. Sums are divided by counts that were released. Its gradient is its own as well, because the loss is differentiated at the means that were just
-released, and is clipped by the kernel; sums of gradients are divided by the expected batch. Both releases of (2) are on one sample, so they
-compose before the sample amplifies them: one Gaussian with 1/z^2 = 1/z_mean^2 + 1/z_gradient^2. Classifier, critic and
-generator are functions of released values, of generated images and of public draws, labels of generated images
-included: no network keeps a trace of a record that was not released. Stages compose in one account. Images that are
-declared public cost nothing.
+only. Sums are divided by counts that were released. Its gradient is its own as well, because the loss is differentiated
+at the means that were just released, and is clipped by the kernel; sums of gradients are divided by the expected batch.
+Both releases of (2) are on one sample, so they compose before the sample amplifies them: one Gaussian with 1/z^2 =
+1/z_mean^2 + 1/z_gradient^2. Classifier, critic and generator are functions of released values, of generated images and
+of public draws, labels of generated images included: no network keeps a trace of a record that was not released. Stages
+compose in one account. Images that are declared public cost nothing.
 Why the published construction has no bound: gradients of its first convolutions pass through layers that were trained
 on the same records without noise, and those of its second ones are taken at the clean mean of a batch. Either way one
 record changes the clipped gradients of all others, and the sum moves by as much as the whole batch.
