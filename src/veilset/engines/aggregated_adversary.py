@@ -26,7 +26,8 @@ class Adversary:
 
     Args:
         batch: of generated images.
-        class_shares: by which their labels are drawn.
+        class_shares: by which their labels are drawn: evenly, as how often a class is in a real batch is private; or,
+            as published, as they are there.
         noisy_slopes: whether the means of real features at which gradients before the mean are taken have noise. Means
             of generated images get as much as real ones, from public draws, or the critic would learn to tell noise
             from its absence.

@@ -158,6 +158,12 @@ def published_pretraining(
     return [*gradients.shaped(private.release_mean(gradients, draw, door, noise)), *plain]
 
 
+def private_shares(images: ImageSet) -> Tensor:
+    """How many images each class has: private, and for the construction without a proof, where generated images have
+    the labels of the batch (algorithm 1, line 19)."""
+    return images.labels.bincount(minlength=images.spec.num_classes).float()
+
+
 def feature_rows(critic: AggregatingCritic) -> Callable[[Tensor, Tensor], Tensor]:
     @torch.no_grad()
     def rows(inputs: Tensor, labels: Tensor) -> Tensor:

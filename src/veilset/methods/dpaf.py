@@ -16,9 +16,8 @@ Both releases of (2) are on one sample, so they compose before the sample amplif
 1/z_mean^2 + 1/z_gradient^2. Classifier, critic and generator are functions of released values, of generated images and
 of public draws, labels of generated images included: no network keeps a trace of a record that was not released. Stages
 compose in one account. Images that are declared public cost nothing.
-Why the published construction has no bound: gradients of its first convolutions pass through layers that were trained
-on the same records without noise, and those of its second ones are taken at the clean mean of a batch. Either way one
-record changes the clipped gradients of all others, and the sum moves by as much as the whole batch.
+Why the published one has no bound: gradients of its first convolutions pass through layers trained on the same
+records without noise, and those of its second ones are taken at a clean mean. Either way a record moves all gradients.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from veilset.engines.aggregated_batches import (
     PublicBatches,
     PublishedBatches,
     RepairedBatches,
+    private_shares,
     published_pretraining,
     repaired_pretraining,
 )
@@ -155,7 +155,7 @@ class Dpaf(Synthesizer):
         if public is not None:
             compete_in_public(config, public, generator, critic, context)
         config = replace(config, body_rate=body_rate)
-        shares = private_shares(images) if config.published else even_shares(images.spec)
+        shares = private_shares(images) if config.published else torch.ones(images.spec.num_classes)
         adversary = adversary_of(config, generator, critic, context, class_shares=shares, draws="dpaf draws")
         charges = config.charges(context.facts, context.noise_multiplier)[1:]
         batches = batches_of(config, critic, images, private, context)
@@ -186,8 +186,7 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
 
 
 def rates(config: DpafConfig, classifier: SplitConvNet) -> list[dict[str, Any]]:
-    """Of the parameters in their order. Gradients without a clip, of all but the first convolutions as published, are
-    many times as long."""
+    """Of the parameters in their order; gradients that are never clipped are many times as long."""
     rate = config.hidden_rate if config.published else config.classifier_rate
     return [
         {"params": list(classifier.conv1.parameters()), "lr": config.classifier_rate},
@@ -210,8 +209,8 @@ def batches_of(
         merged = ClippedGradients(images, config.terms(context.facts, batches=config.asymmetry), device=context.device)
         return PublishedBatches(**common, merged=merged, asymmetry=config.asymmetry)
     features = ClippedGradients(images, config.feature_terms(context.facts), device=context.device)
-    sums = torch.zeros(critic.num_groups, dtype=torch.float64, device=context.device)
-    return RepairedBatches(**common, features=features, counts=NoisyCounts(sums, config.expected_batch))
+    counts = NoisyCounts(torch.zeros(critic.num_groups, device=context.device).double(), config.expected_batch)
+    return RepairedBatches(**common, features=features, counts=counts)
 
 
 def compete(
@@ -259,8 +258,8 @@ def compete_in_public(
     context: FitContext,
 ) -> None:
     """The same game on public images, for a critic, and perhaps a generator, that have learned before (table 12)."""
-    shares = even_shares(generator.spec)
-    adversary = adversary_of(config, generator, critic, context, class_shares=shares, draws="dpaf public draws")
+    even = torch.ones(critic.num_classes)
+    adversary = adversary_of(config, generator, critic, context, class_shares=even, draws="dpaf public draws")
     batches = PublicBatches(
         images=images, critic=critic, batch=config.expected_batch, draws=adversary.draws, clip_of=config.clip_of,
         compression=config.compression(context.generator("dpaf public coins")),
@@ -281,21 +280,10 @@ def adversary_of(
 ) -> Adversary:
     return Adversary(
         generator, critic, batch=config.expected_batch, class_shares=class_shares, draws=context.generator(draws),
-        # As published, gradients are taken at means without noise (algorithm 1, line 8: AGG in place of DPAGG).
-        noisy_slopes=not config.published,
+        noisy_slopes=not config.published,  # algorithm 1, line 8: AGG in place of DPAGG
         clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
         body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
     )  # fmt: skip
-
-
-def even_shares(spec: ImageSpec) -> Tensor:
-    """Of labels of generated images: how often a class is in a real batch is private."""
-    return torch.ones(spec.num_classes)
-
-
-def private_shares(images: ImageSet) -> Tensor:
-    """As published, labels are those of the batch (algorithm 1, line 19): what gives the data's own away."""
-    return images.labels.bincount(minlength=images.spec.num_classes).float()
 
 
 def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, done: int, planned: int) -> int:
