@@ -29,7 +29,7 @@ def plain_words(claim: Claim, what: str = "model") -> list[str]:
     power = claim.attack_power(0.01) or 0.0
     sentences = [
         f"This {what} is ({shown(claim.epsilon)}, {claim.delta:g})-differentially private {in_words(claim)}.",
-        f"Meaning: {_attack(claim)} at most {100 * power:.3g} %, whatever is done with the {what}.",
+        f"Meaning: {_attack(claim)} at most {shown(100 * power)} %, whatever is done with the {what}.",
     ]
     if claim.as_replace is not None:
         sentences.append(

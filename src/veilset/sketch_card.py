@@ -25,7 +25,7 @@ def sketch_sentences(config: dict[str, Any], claim: Claim) -> list[str]:
     return [
         *claim.stamps,
         "This file is a sum of bounded, per-image measurements plus Gaussian noise; each image with its label moves "
-        f"the noise-free sum by at most {bound:.4g}, whatever the other images are.{times}{merged}",
+        f"the noise-free sum by at most {shown(bound)}, whatever the other images are.{times}{merged}",
         _guarantee(claim),
         _meaning(claim),
         "Anything computed from this file and public information alone adds no risk; every further use of the images "
@@ -49,10 +49,11 @@ def _meaning(claim: Claim) -> str:
     power = 100 * (claim.attack_power(0.01) or 0.0)
     if claim.adjacency is Adjacency.ADD_REMOVE:
         wrong, right = "falsely accuses 1 % of absent ones", "recognises at most"
-        return f"Meaning: an attacker who knows all other images and {wrong} {right} {power:.3g} % of those present."
+        return f"Meaning: an attacker who knows all other images and {wrong} {right} {shown(power)} % of those present."
     wrong = "wrongly picks 1 % of those not used"
     return (
-        f"Meaning: an attacker who knows all other images and {wrong} recognises at most {power:.3g} % of those used."
+        f"Meaning: an attacker who knows all other images and {wrong} recognises at most {shown(power)} % "
+        "of those used."
     )
 
 

@@ -6,7 +6,8 @@ exactly what adaptive composition needs, and it lets a critic's hidden state dri
 finds wrong bounds, normalisation by a batch or by the data, hidden heads trained on the data, and shards that shift.
 
 Methods that draw records at random are searched with neighbours that keep every other record's place, because the coins
-belong to places: a record that is absent is a null record there.
+belong to places: a record that is absent is a null record there, of another class. And with coins that draw everybody,
+where a record may really be absent and later ones move up.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ class SameCoins(SeededNoise):
 
     def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         return torch.zeros(count, dtype=torch.float64, device=device)
+
+
+class Everybody(SameCoins):
+    """Every record is drawn every time, wherever it stands."""
+
+    def uniform(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        return torch.full((count,), 1e-9, dtype=torch.float64, device=device)
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,7 @@ def run_world(
     transcript: list[Tensor] | None = None,
     seed: int = 0,
     device: str = "cpu",
+    coins: type[SameCoins] = SameCoins,
 ) -> RecordingDoor:
     """Fits once without noise; returns the door with all it saw."""
     planned = method.events(config, facts, NOISE_MULTIPLIER) if hasattr(method, "events") else Gaussian(1.0)
@@ -123,7 +132,7 @@ def run_world(
             Path(folder) / "ledger.jsonl", planned=planned, reserve=NOTHING, adjacency=facts.adjacency,
             unit=facts.unit, delta=1e-5, not_private="sensitivity search",
         )  # fmt: skip
-        door = RecordingDoor(ledger, SameCoins(seed), transcript=transcript)
+        door = RecordingDoor(ledger, coins(seed), transcript=transcript)
         context = FitContext(
             door=door, facts=facts, noise_multiplier=NOISE_MULTIPLIER, shard_key=b"k" * 32, seed=seed,
             device=torch.device(device), checkpoints=Memory(), progress=lambda *_: None,
@@ -145,17 +154,26 @@ class Pair:
     labels: frozenset[int]
 
 
-def violations(method: Any, config: Any, facts: PublicFacts, pairs: Iterator[Pair], device: str = "cpu") -> list[str]:
+def violations(
+    method: Any,
+    config: Any,
+    facts: PublicFacts,
+    pairs: Iterator[Pair],
+    device: str = "cpu",
+    coins: type[SameCoins] = SameCoins,
+) -> list[str]:
     """Every way in which one unit moved a release too far, in words; empty if none was found."""
     found: list[str] = []
     worlds: dict[int, RecordingDoor] = {}
     kept: list[ImageSet] = []  # keeps ids of `worlds` alive
     for pair in pairs:
         if id(pair.first) not in worlds:
-            worlds[id(pair.first)] = run_world(method, config, facts, pair.first, device=device)
+            worlds[id(pair.first)] = run_world(method, config, facts, pair.first, device=device, coins=coins)
             kept.append(pair.first)
         one = worlds[id(pair.first)]
-        other = run_world(method, config, facts, pair.second, transcript=one.outputs, device=device)
+        other = run_world(
+            method, config, facts, pair.second, transcript=one.outputs, device=device, coins=coins
+        )  # fmt: skip
         found += [f"{pair.name}: {what}" for what in _differences(one.captures, other.captures, pair)]
     return found
 
@@ -231,7 +249,7 @@ def neighbours(
                 more = inserted(images, place, pixels, place % images.spec.num_classes, valid)
                 where = f"{name} at {place} of {size}"
                 if adjacency is Adjacency.ADD_REMOVE:
-                    without = nulled(more, place).second if in_place else images
+                    without = nulled(more, place, relabelled=True).second if in_place else images
                     yield Pair(f"added {where}", without, more, frozenset({place % images.spec.num_classes}))
                 elif place < size:
                     removed = torch.arange(size + 1) != place + 1  # the record that stood at `place`
@@ -243,13 +261,15 @@ def neighbours(
             yield Pair(f"replaced by its negative in {size}", images, opposite, frozenset(labels))
 
 
-def nulled(images: ImageSet, place: int) -> Pair:
+def nulled(images: ImageSet, place: int, *, relabelled: bool = False) -> Pair:
     """A record turned into a null record: the same as removing it, with every other one in its place."""
-    without = with_nulls(images, torch.arange(len(images)) == place)
+    without = with_nulls(images, torch.arange(len(images)) == place, relabelled=relabelled)
     return Pair(f"nulled {place} of {len(images)}", images, without, frozenset({int(images.labels[place])}))
 
 
-def with_nulls(images: ImageSet, gone: Tensor) -> ImageSet:
-    """`images` with null records where the mask `gone` is True."""
-    valid = images.valid & ~gone
-    return ImageSet(spec=images.spec, pixels=images.pixels, labels=images.labels, valid=valid, users=images.users)
+def with_nulls(images: ImageSet, gone: Tensor, *, relabelled: bool = False) -> ImageSet:
+    """`images` with null records where the mask `gone` is True; `relabelled`, of another class each."""
+    labels = (images.labels + gone) % images.spec.num_classes if relabelled else images.labels
+    return ImageSet(
+        spec=images.spec, pixels=images.pixels, labels=labels, valid=images.valid & ~gone, users=images.users
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from veilset.randomness import initialise
 
 from .cases import METHODS, QUICKEST, TINY, make_images
 from .sensitivity import (
+    Everybody,
     Pair,
     draws_records,
     inserted,
@@ -69,6 +70,20 @@ def test_no_neighbour_moves_a_release_beyond_its_bound(name: str, adjacency: Adj
     assert search(*registered(name), adjacency) == []
 
 
+DRAWING = [name for name in METHODS if draws_records(*registered(name), facts_for(collection(1), Adjacency.ADD_REMOVE))]
+
+
+@pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_no_record_that_is_really_absent_moves_a_release_of_a_sample_beyond_its_bound(
+    name: str, adjacency: Adjacency
+) -> None:
+    """Everybody is in every sample, so that later records move up by a place and batches have other mates."""
+    pairs = neighbours(collection, (1, 8, 17), adjacency)
+    facts = facts_for(collection(1), adjacency)
+    assert violations(*registered(name), facts, pairs, coins=Everybody) == []
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_no_neighbour_moves_a_release_of_colour_images_of_odd_size(name: str, device: str) -> None:
@@ -92,7 +107,7 @@ def test_no_user_with_more_images_than_the_cap_moves_a_release_beyond_its_bound(
             labels = frozenset(images.labels[theirs].tolist())
             if adjacency is Adjacency.ADD_REMOVE:
                 in_place = draws_records(method, config, facts)
-                without = with_nulls(images, theirs) if in_place else images.subset(~theirs)
+                without = with_nulls(images, theirs, relabelled=True) if in_place else images.subset(~theirs)
                 yield Pair(f"all of {person}", images, without, labels)
             inverted = images.pixels.clone()
             inverted[theirs] = 255 - inverted[theirs]

@@ -79,15 +79,25 @@ def test_judging_again_and_again_tells_real_means_from_generated_ones() -> None:
     for _ in range(100):
         made.judge(means)
     _, fake = made._fakes(made._labels(), torch.zeros(2))
-    real_scores, fake_scores = made.critic.score(torch.cat([means.values, fake.values])).detach().chunk(2)
+    real_scores, fake_scores = (made.critic.score_means(of.values).detach() for of in (means, fake))
     assert float(real_scores.min()) > 1 > -1 > float(fake_scores.max()), "of each class"
+
+
+def test_the_means_of_two_classes_that_are_exchanged_are_not_taken_for_real() -> None:
+    """A score that all classes share could not tell them apart, and a generator would learn no class."""
+    made = adversary()
+    means = real_means(made)
+    for _ in range(100):
+        made.judge(means)
+    right, exchanged = (made.critic.score_means(values).detach() for values in (means.values, means.values.flip(0)))
+    assert float(right.min()) > float(exchanged.max())
 
 
 def test_the_slope_is_the_gradient_of_the_loss_of_real_means() -> None:
     made = adversary()
     means = real_means(made).values
     step = 1e-3 * torch.randn(means.shape, generator=named_generator(1, "step"))
-    change = real_loss(made.critic.score(means + step)) - real_loss(made.critic.score(means - step))
+    change = real_loss(made.critic.score_means(means + step)) - real_loss(made.critic.score_means(means - step))
     assert float(change.detach()) == pytest.approx(float(2 * (made.real_slope(means) * step).sum()), rel=1e-2)
 
 
@@ -121,7 +131,7 @@ def test_without_a_clip_gradients_of_generated_images_are_those_of_their_loss() 
     assert len(labels.bincount().unique()) == 2, "classes are uneven, or the weights of gradients were not tested"
     features = again.critic.features(images, labels)
     means = torch.stack([features[labels == label].mean(dim=0) for label in range(2)])
-    wanted = torch.autograd.grad(fake_loss(again.critic.score(means)), again.critic.before_average())
+    wanted = torch.autograd.grad(fake_loss(again.critic.score_means(means)), again.critic.before_average())
     for ours, theirs in zip(made._fake_gradients(), wanted, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-2 * float(theirs.abs().max()) + 1e-3)
 

@@ -24,7 +24,7 @@ from veilset.engines.aggregated_gradients import aligned_gradients
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.clipped_gradients import ClippedGradients
 from veilset.engines.contexts import PublicFacts
-from veilset.engines.group_means import FIRST_SEEN, NoisyCounts
+from veilset.engines.group_means import NoisyCounts
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.errors import UnsupportedEvent
 from veilset.nets.aggregating_critics import AggregatingCritic
@@ -62,7 +62,7 @@ def repaired(config: AggregationSettings, door: RecordingDoor, images: ImageSet 
     return RepairedBatches(
         private=ClippedGradients(images, config.terms(FACTS), device=CPU), critic=critic, door=door,
         features=ClippedGradients(images, config.feature_terms(FACTS), device=CPU),
-        counts=NoisyCounts(torch.zeros(critic.num_groups, dtype=torch.float64), config.expected_batch),
+        counts=NoisyCounts(torch.zeros(critic.num_groups, dtype=torch.float64), config.expected_batch, noise_std=2.0),
         mean_noise=mean_noise, gradient_noise=gradient_noise, clip_of=config.clip_of, noise_std=1.0,
         compression=config.compression(named_generator(0, "coins")),
     )  # fmt: skip
@@ -108,7 +108,8 @@ def test_the_gradient_is_taken_at_the_released_mean_and_at_no_other(tmp_path: Pa
     batches = repaired(config, door)
     means, _ = batches(0, noting)
     sums, counts = pretended[:, :-1], pretended[:, -1] / batches.features.terms.total_weight
-    wanted = sums / ((counts + FIRST_SEEN * 4) / (FIRST_SEEN + 1))[:, None]
+    seen = batches.counts.first_seen
+    wanted = sums / ((counts + seen * 4) / (seen + 1))[:, None]
     assert torch.equal(shown[0], wanted.float().reshape(means.values.shape))
     assert torch.equal(shown[0], means.values)
 
@@ -128,8 +129,8 @@ def test_without_noise_and_clip_the_gradient_is_that_of_the_loss_of_the_mean(tmp
     config = settings(clip_norm=1e4, expected_batch=24)
     door = door_for(config, tmp_path)
     batches = repaired(config, door)
-    batches.counts.sums += torch.tensor([9, 8, 7]) * 1e9 - FIRST_SEEN * 8
-    means, found = batches(10**9 - 1 - int(FIRST_SEEN), some_slope)
+    batches.counts.sums += torch.tensor([9, 8, 7]) * 1e9
+    means, found = batches(10**9 - 1, some_slope)
     critic = batches.critic
     inputs, labels = IMAGES.pixels / 255, IMAGES.labels
     features = critic.features(inputs, labels)
@@ -188,7 +189,7 @@ def gradient_sums(construction: str, images: ImageSet, folder: Path, transcript:
 @cache
 def turning_point() -> float:
     """Between the means with and without the first record, of all the others."""
-    config = settings(expected_batch=24)
+    config = settings(construction="published", expected_batch=24)
     critic, inputs = critic_of(config), IMAGES.pixels / 255
     features = critic.features(inputs, IMAGES.labels).detach().flatten(1)
     along = features @ torch.linspace(-1, 1, features.shape[1])
@@ -238,9 +239,10 @@ def test_rows_of_gradients_are_of_the_layers_before_the_mean_alone() -> None:
 @pytest.mark.parametrize("kind", ["classifier", "features", "gradients"])
 @pytest.mark.parametrize("layout", ["C1-C1-x", "C2-C1-C1"])
 def test_a_row_depends_to_the_last_bit_neither_on_other_records_nor_on_its_place(kind: str, layout: str) -> None:
-    """A record that is taken out of a sample shifts all records after it by a place."""
+    """A record that is taken out of a sample shifts all records after it by a place; what others are, and of which
+    classes, is nothing to its row."""
     config = settings(layout=layout, kept_share=0.9)
-    images = make_images((8,), height=28, width=28)
+    images = make_images((3, 3, 2), height=28, width=28)
     critic = config.critic(images.spec).drawn(named_generator(0, "critic"))
     classifier = config.classifier(images.spec).drawn(named_generator(0, "classifier"))
     compression = config.compression(named_generator(0, "coins"))
@@ -254,5 +256,5 @@ def test_a_row_depends_to_the_last_bit_neither_on_other_records_nor_on_its_place
     rows = rows_of(inputs, labels)
     for shift in range(1, 8):
         assert torch.equal(rows_of(inputs.roll(shift, 0), labels.roll(shift, 0)).roll(-shift, 0), rows)
-    alone = torch.cat([inputs[:1], torch.zeros_like(inputs[1:])])
-    assert torch.equal(rows_of(alone, labels)[0], rows[0])
+    alone, others = (torch.cat([x[:1], y]) for x, y in ((inputs, 0 * inputs[1:]), (labels, (labels[1:] + 1) % 3)))
+    assert torch.equal(rows_of(alone, others)[0], rows[0])

@@ -15,17 +15,19 @@ from contract.test_sensitivity import collection, facts_for
 from torch import Tensor
 
 import veilset
-from veilset.data.spec import ImageSpec
-from veilset.engines import aggregated_batches, clipped_gradients
-from veilset.engines.aggregated_batches import RepairedBatches
+from veilset.data.spec import ImageSet, ImageSpec
+from veilset.engines import aggregated_batches, checkpointing, clipped_gradients
+from veilset.engines.aggregated_batches import RepairedBatches, private_shares
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.clipped_gradients import ClippedGradients
+from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.engines.published_accounting import wbk_composed_epsilon
 from veilset.errors import ArtifactError, BudgetExceeded, ConfigError, PrivacyError, RunError
 from veilset.methods import dpaf
 from veilset.methods.base import make_config
 from veilset.methods.dpaf import Dpaf, DpafConfig
 from veilset.methods.plan import Plan
+from veilset.nets.aggregating_critics import AggregatingCritic
 from veilset.privacy import bounds
 from veilset.privacy.accounting import renyi_epsilon
 from veilset.privacy.bounds import Adjacency, Bounded
@@ -140,10 +142,16 @@ def test_the_report_says_that_nothing_is_proven_and_what_was_published(tmp_path:
 # --- what its proof rests on, and faults -----------------------------------------------------------------------------
 
 
+def test_a_bound_is_never_rounded_down_for_people() -> None:
+    config, facts = DpafConfig(expected_batch=20), facts_for(make_images(height=28, width=28), Adjacency.ADD_REMOVE)
+    said = Dpaf().forecast(config, facts, 1.0).released.rpartition("at most ")[2]
+    assert config.sensitivity(facts) <= float(said) < 1.001 * config.sensitivity(facts)
+
+
 def found_by_search(config: DpafConfig, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> list[str]:
     """What the sensitivity search of the contract suite finds, on a few of its neighbours."""
     facts = facts_for(collection(1), adjacency)
-    pairs = (nulled(collection(size), place) for size in (16, 40) for place in (0, size // 2))
+    pairs = (nulled(collection(size), place, relabelled=True) for size in (16, 40) for place in (0, size // 2))
     return violations(Dpaf(), config, facts, pairs)
 
 
@@ -194,6 +202,23 @@ def test_the_search_finds_features_without_their_bound(monkeypatch: pytest.Monke
     assert any("moved by" in what for what in found_by_search(config_of()))
 
 
+def test_the_search_finds_gradients_that_depend_on_the_classes_of_other_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How many images of a class came must not be used: only noisy counts are released."""
+
+    def turned_by_mates(critic: AggregatingCritic, slopes: Tensor) -> PerSampleGradients:
+        def losses(_: Any, inputs: Tensor, labels: Tensor) -> Tensor:
+            mates = (labels[:, None] == labels).sum(dim=1)
+            along = slopes.flatten(1)[critic.groups(labels)] * (-1) ** mates[:, None]
+            return (critic.features(inputs, labels).flatten(1) * along).sum(dim=1)
+
+        return PerSampleGradients(critic, critic.before_average(), losses, layerwise=True)
+
+    monkeypatch.setattr(aggregated_batches, "aligned_gradients", turned_by_mates)
+    assert any("moved by" in what for what in found_by_search(config_of()))
+
+
 def test_the_bound_is_enforced_whatever_the_norm_layer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilset.nets.aggregating_critics.normalised", lambda maps: 1e3 * maps)
     assert found_by_search(config_of()) == []
@@ -233,7 +258,7 @@ def means_of_two_worlds() -> tuple[Tensor, Tensor]:
 
 def test_one_step_more_than_planned_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tiny_plan(make_images(), "dpaf", **ALL)
-    monkeypatch.setattr(dpaf, "last_step", lambda *_, planned, **__: planned + 1)
+    monkeypatch.setattr(checkpointing, "last_step", lambda *_, planned, **__: planned + 1)
     with pytest.raises(BudgetExceeded):
         execute(make_images(), plan, tmp_path / "run")
     assert not (tmp_path / "run" / "release").exists()
@@ -379,6 +404,36 @@ def test_a_fit_that_crashed_does_not_buy_its_releases_again(tmp_path: Path, monk
     assert done[0] == (2, 3)
     assert done[-1] == (3, 3)
     assert model.privacy.record.charged == steps(plan.planned)
+
+
+def test_a_fit_that_was_stopped_after_a_checkpoint_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every draw but the secret ones goes on where it was; without noise, and with everybody in every sample."""
+    monkeypatch.setattr(dpaf, "steps_between", lambda *_: 1)
+    images = make_images()
+    everybody = {"expected_batch": 20, "accounting": "none", "topagg": 7, "kept_share": 1.0}
+    plan = tiny_plan(images, "dpaf", **everybody)
+
+    def dies(message: str, done: int, total: int) -> None:
+        if (message, done) == (dpaf.DOING, 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, tmp_path / "stopped", progress=dies, allow_published=True)
+    stopped = resume(images, tmp_path / "stopped", allow_published=True)
+    whole = execute(images, plan, tmp_path / "whole", allow_published=True)
+    assert torch.equal(stopped.sample(6, seed=0).pixels, whole.sample(6, seed=0).pixels)
+
+
+def test_as_published_a_collection_without_records_of_any_class_has_even_labels(tmp_path: Path) -> None:
+    images = make_images()
+    nobody = ImageSet(
+        spec=images.spec, pixels=images.pixels, labels=images.labels, valid=torch.zeros(len(images), dtype=torch.bool)
+    )
+    terms = config_of(construction="published").terms(facts_for(images, Adjacency.ADD_REMOVE))
+    private = ClippedGradients(nobody, terms, device=torch.device("cpu"))
+    assert private_shares(private).tolist() == [1.0] * images.spec.num_classes
 
 
 def test_a_published_fit_that_crashed_ends_where_either_of_its_releases_is_used_up(

@@ -54,7 +54,8 @@ def test_every_layout_of_the_paper_can_be_built_with_its_numbers_of_layers(layou
     net = critic(spec, layout)
     counts = [0 if part == "x" else int(part[1]) for part in layout.split("-")]
     assert [len(net.conv1), len(net.conv2), len(net.conv3)] == counts
-    assert net.score(net.features(*images(spec, 3))).shape == (3,)
+    some, labels = images(spec, 3)
+    assert net.score(net.features(some, labels), net.groups(labels)).shape == (3,)
     classes = SplitConvNet(spec, ConvLayout.of(layout), width=16, dense_width=8, outputs=4, activation="tanh")
     assert classes.drawn(named_generator(0, "classifier"))(images(spec, 3)[0]).shape == (3, 4)
 

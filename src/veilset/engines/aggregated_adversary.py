@@ -111,19 +111,19 @@ class Adversary:
 
     def _slope(self, means: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
         leaf = means.detach().clone().requires_grad_()
-        (found,) = torch.autograd.grad(loss(self.critic.score(leaf)), leaf)
+        (found,) = torch.autograd.grad(loss(self.critic.score_means(leaf)), leaf)
         return found
 
     def _judge_step(self, real: Tensor, noise_std: Tensor, labels: Tensor) -> None:
         _, fake = self._fakes(labels, noise_std)
-        real_scores, fake_scores = self.critic.score(torch.cat([real, fake.values])).chunk(2)
+        real_scores, fake_scores = map(self.critic.score_means, (real, fake.values))
         weights = self.critic.after_average()
         loss = real_loss(real_scores) + fake_loss(fake_scores)
         _descend(weights, torch.autograd.grad(loss, weights), self.head_rate)
 
     def _teach_step(self, labels: Tensor) -> None:
         images = self.generator.sample(labels, self.draws)
-        loss = real_loss(self.critic.score(self.critic.features(images, labels)))
+        loss = real_loss(self.critic.score(self.critic.features(images, labels), self.critic.groups(labels)))
         step_along(self.optimiser, torch.autograd.grad(loss, list(self.generator.parameters())))
 
 

@@ -158,10 +158,11 @@ def published_pretraining(
     return [*gradients.shaped(private.release_mean(gradients, draw, door, noise)), *plain]
 
 
-def private_shares(images: ImageSet) -> Tensor:
-    """How many images each class has: private, and for the construction without a proof, where generated images have
-    the labels of the batch (algorithm 1, line 19)."""
-    return images.labels.bincount(minlength=images.spec.num_classes).float()
+def private_shares(private: ClippedGradients) -> Tensor:
+    """By how many images each class has, or even ones without any: private, and for the construction without a proof,
+    where generated images have the labels of the batch (algorithm 1, line 19)."""
+    counts = private.class_counts().float()
+    return counts if bool(counts.any()) else torch.ones_like(counts)
 
 
 def feature_rows(critic: AggregatingCritic) -> Callable[[Tensor, Tensor], Tensor]:

@@ -52,6 +52,15 @@ def last_step(ledger: PrivacyLedger, event: Event, *, done: int, planned: int) -
     return max(1, min(planned, done + left))
 
 
+def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, done: int, planned: int) -> int:
+    """`last_step` of a stage that is charged by several events, of which some come once for several steps."""
+    ends = [
+        planned // count * last_step(ledger, event, done=done * count // planned, planned=count)
+        for event, count in charges
+    ]
+    return min(ends, default=planned)
+
+
 def left_out(doing: str, last: int, planned: int) -> str:
     """What a loop is doing, for people; it says where a crash cost some of its steps.
 

@@ -156,6 +156,10 @@ class ClippedGradients:
         places = places[self._valid[places]]
         return to_unit_range(self._pixels[places]), self._labels[places]
 
+    def class_counts(self) -> Tensor:
+        """Records of each class: private, and for constructions without a proof."""
+        return self._labels[self._valid].bincount(minlength=self.num_classes)
+
     def clipped_sum(
         self,
         rows_of: Rows,

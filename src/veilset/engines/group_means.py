@@ -10,8 +10,8 @@ from torch import Tensor
 
 from veilset.engines.targets import usable_counts
 
-FIRST_SEEN = 10.0
-"""Batches that count as seen, with even classes, before the first: a single noisy count can be far off."""
+UNEVEN = 0.5
+"""How far shares of groups are expected to be from even, of an even share."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,23 @@ class GroupMeans:
 class NoisyCounts:
     """How many images of each group are in a batch, by all counts that were released so far.
 
+    A single count can be far off. So even shares count as much as batches whose counts are, together, as uncertain as
+    these shares are: the more noise, the more batches.
+
     Args:
         sums: (groups,), in which they are added up; whoever resumes puts the sums of earlier batches there.
+        noise_std: of the noise in a count.
     """
 
-    def __init__(self, sums: Tensor, expected_batch: int) -> None:
+    def __init__(self, sums: Tensor, expected_batch: int, noise_std: float) -> None:
         self.sums, self.even = sums, expected_batch / len(sums)
+        drawn = self.even  # the variance of the number that a Poisson sample holds
+        self.first_seen = (noise_std**2 + drawn) / (UNEVEN * self.even) ** 2
 
     def after(self, counts: Tensor, batches: int) -> Tensor:
         """With these counts of one more batch, of which there are then so many."""
         self.sums += counts
-        return usable_counts((self.sums + FIRST_SEEN * self.even) / (FIRST_SEEN + batches), self.even)
+        return usable_counts((self.sums + self.first_seen * self.even) / (self.first_seen + batches), self.even)
 
 
 def mean_of_groups(features: Tensor, groups: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ from veilset.nets.jitter import jitter_of
 from veilset.nets.spectral_generators import SpectralGenerator
 from veilset.nets.stacked_generators import Generators
 from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_sensitivity, sum_shards
-from veilset.privacy.claim import Published
+from veilset.privacy.claim import Published, shown
 from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated, ShardTouched
 from veilset.privacy.sampling import Draw, shard_draw
 from veilset.randomness import initialise
@@ -236,5 +236,5 @@ def _sentence(config: TeachingSettings, facts: PublicFacts, numbers: int) -> str
         )
     return (
         f"{config.steps:,} times a noisy sum over {config.shards:,} critics of {numbers:,} bounded numbers; {change} "
-        f"it by at most {_sensitivity(facts):g}"
+        f"it by at most {shown(_sensitivity(facts))}"
     )

@@ -14,6 +14,7 @@ from veilset.engines.feature_sums import BATCH
 from veilset.engines.sketch_settings import SketchConfig
 from veilset.engines.trained_features import BATCH as TRAINING_BATCH
 from veilset.engines.trained_features import training_bytes
+from veilset.privacy.claim import shown
 from veilset.sketch_file import Layout, later_row_length, row_bound
 
 ROW_VALUES = 1 << 24
@@ -56,7 +57,7 @@ def forecast_of_measuring(layout: Layout, facts: PublicFacts, noise_multiplier: 
         + 64e-6 * max(row * rows_at_once(row) for row in rows)
         + sum(16e-6 * spec.num_classes * kinds * row for (_, _, kinds), row in zip(rounds, rows, strict=True)),
         released=f"{_groups(rounds[0][2])} a noisy sum of measurements of length 1 and a count{later}; "
-        f"{facts.change} moves it by at most {sensitivity:.4g}",
+        f"{facts.change} moves it by at most {shown(sensitivity)}",
     )
 
 

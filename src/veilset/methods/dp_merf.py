@@ -30,7 +30,7 @@ from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.generators import ConvGenerator
 from veilset.privacy.bounds import Adjacency, Bounded, normalise_rows, with_total
-from veilset.privacy.claim import Published
+from veilset.privacy.claim import Published, shown
 from veilset.privacy.events import NOTHING, Event, Gaussian
 from veilset.randomness import initialise, named_generator
 
@@ -150,7 +150,7 @@ class DpMerf(Synthesizer):
             seconds=5 + 2 * work / 2e10,
             megabytes=(held + 64 * 500 * config.frequencies) / 1e6 + 300,
             released=f"one noisy sum of {2 * config.frequencies} bounded features{count} for each class; "
-            f"{facts.change} moves it by at most {sensitivity:.4g}",
+            f"{facts.change} moves it by at most {shown(sensitivity)}",
         )
 
     def build(self, config: DpMerfConfig, spec: ImageSpec) -> ConvGenerator:

@@ -27,6 +27,7 @@ from veilset.engines.training_steps import step_along
 from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, Mechanism, PublicFacts, register_other
 from veilset.nets.classifiers import ConvNet
+from veilset.privacy.claim import shown
 
 CHECKPOINT_EVERY = 20
 """There are a few hundred steps."""
@@ -80,7 +81,7 @@ class DpSgd(SampledReleases, Mechanism):
             seconds=10 + releases * work / CPU_SPEED,
             megabytes=(facts.declared_size * facts.spec.num_values + 100 * numbers) / 1e6 + 400,
             released=f"{releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
-            f"{config.expected_batch} images; one {facts.unit} moves a sum by at most {sensitivity:.4g}",
+            f"{config.expected_batch} images; one {facts.unit} moves a sum by at most {shown(sensitivity)}",
         )
 
     def build(self, config: DpSgdConfig, spec: ImageSpec) -> ConvNet:

@@ -41,7 +41,7 @@ from veilset.engines.aggregated_batches import (
     repaired_pretraining,
 )
 from veilset.engines.aggregation_settings import AggregationSettings
-from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
+from veilset.engines.checkpointing import keep, last_affordable, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients
 from veilset.engines.group_means import NoisyCounts
 from veilset.engines.public_images import public_images
@@ -53,9 +53,8 @@ from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet
 from veilset.nets.classifiers import restart
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.privacy.bounds import Adjacency
-from veilset.privacy.claim import Published
+from veilset.privacy.claim import Published, shown
 from veilset.privacy.events import NOTHING, Event
-from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoNoise
 from veilset.privacy.sides import seal
 from veilset.randomness import initialise
@@ -123,7 +122,7 @@ class Dpaf(Synthesizer):
         signal, noise = config.expected_batch * bound / 3, noise_multiplier * sensitivity * bound
         numbers = sum(value.numel() for value in config.critic(spec).before_average())
         change = f"{facts.change} moves"
-        bounded = f"{change} a sum of features by at most {sensitivity:.4g}"
+        bounded = f"{change} sums of features and counts together by at most {shown(sensitivity)}"
         unbounded = f"{change} the gradients of all others as well, so that no bound is proven"
         return Forecast(
             signal_to_noise=signal / noise * math.sqrt(config.steps),
@@ -155,10 +154,10 @@ class Dpaf(Synthesizer):
         if public is not None:
             compete_in_public(config, public, generator, critic, context)
         config = replace(config, body_rate=body_rate)
-        shares = private_shares(images) if config.published else torch.ones(images.spec.num_classes)
+        shares = private_shares(private) if config.published else torch.ones(images.spec.num_classes)
         adversary = adversary_of(config, generator, critic, context, class_shares=shares, draws="dpaf draws")
         charges = config.charges(context.facts, context.noise_multiplier)[1:]
-        batches = batches_of(config, critic, images, private, context)
+        batches = batches_of(config, critic, images, private, context, coins=adversary.draws)
         compete(config, adversary, batches, context, name="adversary", planned=config.steps, charges=charges)
         return generator.eval()
 
@@ -195,21 +194,29 @@ def rates(config: DpafConfig, classifier: SplitConvNet) -> list[dict[str, Any]]:
 
 
 def batches_of(
-    config: DpafConfig, critic: AggregatingCritic, images: ImageSet, private: ClippedGradients, context: FitContext
+    config: DpafConfig,
+    critic: AggregatingCritic,
+    images: ImageSet,
+    private: ClippedGradients,
+    context: FitContext,
+    *,
+    coins: torch.Generator,
 ) -> RepairedBatches | PublishedBatches:
     """Where the critic gets real features and gradients from."""
     _, mean_noise, gradient_noise = config.noises(context.noise_multiplier)
     common: dict[str, Any] = {
         "private": private, "critic": critic, "door": context.door, "mean_noise": mean_noise,
         "gradient_noise": gradient_noise, "clip_of": config.clip_of,
-        "compression": config.compression(context.generator("dpaf critic coins")),
+        "compression": config.compression(coins),
         "noise_std": noise_drawn(context) * config.sensitivity(context.facts),
     }  # fmt: skip
     if config.published:
         merged = ClippedGradients(images, config.terms(context.facts, batches=config.asymmetry), device=context.device)
         return PublishedBatches(**common, merged=merged, asymmetry=config.asymmetry)
     features = ClippedGradients(images, config.feature_terms(context.facts), device=context.device)
-    counts = NoisyCounts(torch.zeros(critic.num_groups, device=context.device).double(), config.expected_batch)
+    count_std = common["noise_std"] / features.terms.total_weight
+    sums = torch.zeros(critic.num_groups, device=context.device, dtype=torch.float64)
+    counts = NoisyCounts(sums, config.expected_batch, count_std)
     return RepairedBatches(**common, features=features, counts=counts)
 
 
@@ -262,7 +269,7 @@ def compete_in_public(
     adversary = adversary_of(config, generator, critic, context, class_shares=even, draws="dpaf public draws")
     batches = PublicBatches(
         images=images, critic=critic, batch=config.expected_batch, draws=adversary.draws, clip_of=config.clip_of,
-        compression=config.compression(context.generator("dpaf public coins")),
+        compression=config.compression(adversary.draws),
     )  # fmt: skip
     compete(config, adversary, batches, context, name="public adversary", planned=config.public_steps, charges=[])
     if config.transfer == "critic":
@@ -278,21 +285,13 @@ def adversary_of(
     class_shares: Tensor,
     draws: str,
 ) -> Adversary:
+    stream = context.generator(draws)  # the only one of the game, so that a checkpoint holds all its draws
     return Adversary(
-        generator, critic, batch=config.expected_batch, class_shares=class_shares, draws=context.generator(draws),
+        generator, critic, batch=config.expected_batch, class_shares=class_shares, draws=stream,
         noisy_slopes=not config.published,  # algorithm 1, line 8: AGG in place of DPAGG
-        clip_of=config.clip_of, compression=config.compression(context.generator("dpaf fake coins")),
+        clip_of=config.clip_of, compression=config.compression(stream),
         body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
     )  # fmt: skip
-
-
-def last_affordable(ledger: PrivacyLedger, charges: list[tuple[Event, int]], *, done: int, planned: int) -> int:
-    """`last_step` of a stage that is charged by several events, of which some come once for several steps."""
-    ends = [
-        planned // count * last_step(ledger, event, done=done * count // planned, planned=count)
-        for event, count in charges
-    ]
-    return min(ends, default=planned)
 
 
 def noise_drawn(context: FitContext) -> float:

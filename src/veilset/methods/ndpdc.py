@@ -30,6 +30,7 @@ from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer,
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.half_precision import half_precision
 from veilset.nets.image_sets import FixedImages
+from veilset.privacy.claim import shown
 
 CHECKPOINT_EVERY = 500
 HISTORY_EVERY = 50
@@ -87,7 +88,7 @@ class Ndpdc(SampledSet, Synthesizer):
             seconds=10 + config.steps * images * 2 * layers * pixels / (4 * CPU_SPEED),
             megabytes=(facts.declared_size * spec.num_values) / 1e6 + 500,
             released=f"{config.steps:,} times, for each class, a noisy sum of {numbers:,} bounded features and a count "
-            f"over secret samples; {facts.change} moves it by at most {sensitivity:.4g}",
+            f"over secret samples; {facts.change} moves it by at most {shown(sensitivity)}",
         )
 
     def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:

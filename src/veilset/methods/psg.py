@@ -37,6 +37,7 @@ from veilset.errors import ConfigError
 from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.classifiers import ConvNet, restart
 from veilset.nets.image_sets import FixedImages, labels_of
+from veilset.privacy.claim import shown
 
 CHECKPOINT_EVERY = 500
 HISTORY_EVERY = 50
@@ -114,7 +115,7 @@ class Psg(SampledSet, Synthesizer):
             seconds=10 + config.releases * (passes * 2 * multiplications(config.width, spec) / CPU_SPEED),
             megabytes=(facts.declared_size * spec.num_values + 100 * numbers + maps) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights over secret samples of about "
-            f"{config.expected_batch} images; {facts.change} moves a sum by at most {sensitivity:.4g}",
+            f"{config.expected_batch} images; {facts.change} moves a sum by at most {shown(sensitivity)}",
         )
 
     def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:

@@ -109,7 +109,8 @@ class AggregatingCritic(SplitConvNet):
 
     Means are of groups of images: of each class, or of all images together. A label is an addend of each map of the
     second convolution, which is the same, up to the border, as constant maps of its embedding beside the input of that
-    convolution (cDCGAN).
+    convolution (cDCGAN). Each group has a score of its own: a common one could tell whether a mean is that of some
+    class, but not of which.
     """
 
     def __init__(
@@ -122,8 +123,9 @@ class AggregatingCritic(SplitConvNet):
         activation: Activation,
         by_class: bool,
     ) -> None:
-        super().__init__(spec, layout, width=width, dense_width=dense_width, outputs=1, activation=activation)
-        self.num_classes, self.num_groups = spec.num_classes, spec.num_classes if by_class else 1
+        groups = spec.num_classes if by_class else 1
+        super().__init__(spec, layout, width=width, dense_width=dense_width, outputs=groups, activation=activation)
+        self.num_classes, self.num_groups = spec.num_classes, groups
         shapes = map_shapes(spec, layout.before_average, width)
         self.feature_shape = shapes[-1]
         with torch.device("meta"):
@@ -147,9 +149,13 @@ class AggregatingCritic(SplitConvNet):
         maps = self.act(second(self.convolved(2 * images - 1, [first])) + addend[:, :, None, None])
         return normalised(self.convolved(maps, others))
 
-    def score(self, features: Tensor) -> Tensor:
-        """(n,), of features or of averages of features."""
-        return self.scored(features)[:, 0]
+    def score(self, features: Tensor, groups: Tensor) -> Tensor:
+        """(n,), of features of images of these groups."""
+        return self.scored(features).gather(1, groups[:, None])[:, 0]
+
+    def score_means(self, means: Tensor) -> Tensor:
+        """(groups,), of an average for each group."""
+        return self.score(means, torch.arange(self.num_groups, device=means.device))
 
 
 def normalised(maps: Tensor) -> Tensor:

@@ -35,16 +35,16 @@ FURTHER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.4)
 CAPPED = {Unit.RECORD: (), Unit.USER: ("images beyond the declared cap per user were dropped",)}
 
 
-def shown(epsilon: float) -> str:
-    """An epsilon for people, in four digits and never below the true one.
+def shown(bound: float) -> str:
+    """An epsilon or another bound for people, in four digits and never below the true one.
 
     >>> shown(1.00001), shown(0.9999999999), shown(610.34)
     ('1.001', '1', '610.4')
     """
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        return f"{epsilon:g}"
-    step = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return f"{math.ceil(epsilon / step - 1e-9) * step:.4g}"
+    if not (math.isfinite(bound) and bound > 0):
+        return f"{bound:g}"
+    step = 10.0 ** (math.floor(math.log10(bound)) - 3)
+    return f"{math.ceil(bound / step - 1e-9) * step:.4g}"
 
 
 @dataclass(frozen=True)
