@@ -95,8 +95,9 @@ def test_the_means_of_two_classes_that_are_exchanged_are_not_taken_for_real() ->
 
 def test_the_slope_is_the_gradient_of_the_loss_of_real_means() -> None:
     made = adversary()
-    means = real_means(made).values
-    step = 1e-3 * torch.randn(means.shape, generator=named_generator(1, "step"))
+    made.critic.double()
+    means = real_means(made).values.double()
+    step = 1e-4 * torch.randn(means.shape, generator=named_generator(1, "step"))
     change = real_loss(made.critic.score_means(means + step)) - real_loss(made.critic.score_means(means - step))
     assert float(change.detach()) == pytest.approx(float(2 * (made.real_slope(means) * step).sum()), rel=1e-2)
 

@@ -34,6 +34,18 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
         AggregationSettings(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"kept_share": 1.5}, "kept_share 1.5"), ({"classifier_share": 0.8, "gradient_share": 0.3}, "0.8 \\+ 0.3"),
+        ({"transfer": "all"}, "none, critic, both"), ({"transfer": "critic"}, "no public images"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_option_and_what_was_found(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        AggregationSettings(**settings)
+
+
 @pytest.mark.parametrize("construction", ["repaired", "published"])
 def test_each_stage_costs_its_share_of_the_renyi_budget(construction: str) -> None:
     """To first order, where noise is large: the Renyi divergence of a stage alone, at a fixed order, by its share."""

@@ -17,6 +17,7 @@ from torch import Tensor
 import veilset
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines import aggregated_batches, checkpointing, clipped_gradients
+from veilset.engines.aggregated_adversary import Adversary
 from veilset.engines.aggregated_batches import RepairedBatches, private_shares
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.clipped_gradients import ClippedGradients
@@ -34,6 +35,7 @@ from veilset.privacy.bounds import Adjacency, Bounded
 from veilset.privacy.events import Composed, Gaussian, PoissonSampled, Repeated, steps
 from veilset.privacy.noise import NoiseSource, SeededNoise
 from veilset.privacy.release import Door
+from veilset.randomness import named_generator
 from veilset.report.content import headlines
 from veilset.run import execute, resume
 from veilset.sharing import export, verify
@@ -140,6 +142,17 @@ def test_the_report_says_that_nothing_is_proven_and_what_was_published(tmp_path:
 
 
 # --- what its proof rests on, and faults -----------------------------------------------------------------------------
+
+
+def test_the_forecast_of_many_classes_is_worse_than_that_of_few() -> None:
+    """Each class has its part of a sample, and as much noise as all together."""
+
+    def signal(classes: int, **options: Any) -> float:
+        facts = facts_for(make_images((2,) * classes, height=28, width=28), Adjacency.ADD_REMOVE)
+        return Dpaf().forecast(DpafConfig(expected_batch=20, **options), facts, 1.0).signal_to_noise
+
+    assert signal(2) == pytest.approx(5 * signal(10))
+    assert signal(2, construction="published") == pytest.approx(signal(10, construction="published"))
 
 
 def test_a_bound_is_never_rounded_down_for_people() -> None:
@@ -362,7 +375,7 @@ def test_the_generator_is_kept_after_public_images_only_where_it_is_to_be(
     assert critic_moved == (transfer != "none")
 
 
-@pytest.mark.parametrize("options", [{"transfer": "critic"}, {"public_images": "mnist"}, {"transfer": "all"}], ids=str)
+@pytest.mark.parametrize("options", [{"transfer": "critic"}, {"public_images": "mnist"}], ids=str)
 def test_a_transfer_without_public_images_or_the_other_way_round_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="Give both"):
         config_of(**options)
@@ -385,6 +398,79 @@ def test_the_critic_takes_its_first_convolutions_from_the_classifier_and_keeps_t
         monkeypatch.setattr(dpaf, name, noting(name, getattr(dpaf, name)))
     world(make_images((20, 9, 3)))
     assert all(torch.equal(a, b) for a, b in zip(seen["pretrain"], seen["compete"], strict=True))
+
+
+# --- what its parts are told -----------------------------------------------------------------------------------------
+
+
+def parts_of_a_fit(**options: Any) -> tuple[Any, DpafConfig, Adversary, Any]:
+    """The door of a fit, and what its last game was played with."""
+    seen: list[Any] = []
+    plain = dpaf.compete
+
+    def noting(config: DpafConfig, adversary: Adversary, batches: Any, *others: Any, **named: Any) -> None:
+        seen[:] = [config, adversary, batches]
+        plain(config, adversary, batches, *others, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dpaf, "compete", noting)
+        door, _ = world(make_images((20, 9, 3)), **options)
+    return door, *seen
+
+
+@pytest.mark.parametrize("construction", ["repaired", "published"])
+def test_the_critic_is_told_the_noise_that_the_door_adds(construction: str) -> None:
+    """Means of generated images get as much, or it would learn to see noise; that of a class by its own count."""
+    door, config, adversary, batches = parts_of_a_fit(construction=construction)
+    added = config.noises(1.0)[1] * door.captures[config.classifier_steps].allowed
+    assert batches.noise_std == pytest.approx(added, rel=1e-6)
+    if config.published:
+        assert adversary.noise_std.tolist() == pytest.approx([added / config.expected_batch], rel=1e-6)
+    else:
+        counts = (batches.counts.sums + batches.counts.first_seen * batches.counts.even) / (
+            batches.counts.first_seen + config.steps
+        )
+        assert adversary.noise_std.tolist() == pytest.approx((added / counts).tolist(), rel=1e-5)
+        assert len(set(adversary.noise_std.tolist())) == 3
+
+
+def test_gradients_of_generated_images_are_taken_at_noisy_means_where_those_of_real_ones_are() -> None:
+    assert parts_of_a_fit()[2].noisy_slopes
+    assert not parts_of_a_fit(construction="published")[2].noisy_slopes
+
+
+def test_the_generator_is_taught_once_for_so_many_steps_of_the_critic(monkeypatch: pytest.MonkeyPatch) -> None:
+    taught: list[int] = []
+    monkeypatch.setattr(Adversary, "teach", lambda self: taught.append(1))
+    world(make_images((20, 9, 3)), steps=4, critic_steps=2)
+    assert len(taught) == 2
+
+
+def test_layers_that_learn_without_a_clip_have_a_rate_of_their_own_as_published() -> None:
+    for construction, wanted in (("repaired", [0.5, 0.5]), ("published", [0.5, 0.01])):
+        config = config_of(construction=construction, classifier_rate=0.5, hidden_rate=0.01)
+        classifier = config.classifier(MNIST).drawn(named_generator(0, "classifier"))
+        groups = dpaf.rates(config, classifier)
+        assert [group["lr"] for group in groups] == wanted
+        assert [len(group["params"]) for group in groups] == [2, len(list(classifier.parameters())) - 2]
+
+
+def test_noise_lowers_the_rates_that_a_fit_learns_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"classifier_rate": 1e3, "body_rate": 1e3}
+    used: list[float] = []
+    plain = dpaf.pretrain
+
+    def noting(config: DpafConfig, *others: Any) -> None:
+        used.append(config.classifier_rate)
+        plain(config, *others)
+
+    monkeypatch.setattr(dpaf, "pretrain", noting)
+    _, config, adversary, _ = parts_of_a_fit(**asked)
+    assert used[0] < 1
+    assert config.body_rate == adversary.body_rate < 1
+
+
+# --- after a crash ---------------------------------------------------------------------------------------------------
 
 
 def test_a_fit_that_crashed_does_not_buy_its_releases_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ def critic(
         ConvLayout.of(layout),
         width=16,
         dense_width=8,
-        activation=activation,
-        by_class=by_class,  # type: ignore[arg-type]
+        activation=activation,  # type: ignore[arg-type]
+        groups=spec.num_classes if by_class else 1,
     )
     return made.drawn(named_generator(0, "critic"))
 

@@ -79,11 +79,14 @@ class AggregationSettings:
     def __post_init__(self) -> None:
         if self.construction not in get_args(Construction):
             raise ConfigError("repaired or published", f"{self.construction!r}", "Correct the option.")
-        if self.transfer not in get_args(Transfer) or (self.transfer == "none") != (self.public_images == ""):
+        if self.transfer not in get_args(Transfer):
+            raise ConfigError(f"transfer of {', '.join(get_args(Transfer))}", f"{self.transfer!r}", "Correct it.")
+        if (self.transfer == "none") != (self.public_images == ""):
             raise ConfigError(
-                "transfer critic or both with public_images, or none without", f"{self.transfer!r}",
+                "transfer critic or both with public_images, or none without",
+                f"transfer {self.transfer} with {self.public_images or 'no public images'}",
                 "Give both options or neither.",
-            )  # fmt: skip
+            )
         ConvLayout.of(self.layout)
         check_width(self.width)
         check_width(self.dense_width)
@@ -94,14 +97,18 @@ class AggregationSettings:
         positive(self, "clip_norm", "classifier_share", "gradient_share", "classifier_rate", "hidden_rate")
         positive(self, "body_rate", "head_rate", "generator_rate")
         if self.classifier_share + self.gradient_share >= 1:
-            raise ConfigError("shares that leave something for mean features", "1 or more", "Lower the shares.")
+            raise ConfigError(
+                "classifier_share + gradient_share below 1, which leaves something for mean features",
+                f"{self.classifier_share:g} + {self.gradient_share:g}", "Lower one of them.",
+            )  # fmt: skip
         if self.steps % self.asymmetry:
             raise ConfigError(
                 f"steps that are a multiple of {self.asymmetry}, the asymmetry", f"{self.steps}",
                 "Change either: the last gradients would be paid for and not used.",
             )  # fmt: skip
         if not 0 < self.kept_share <= 1 or self.topagg < 0:
-            raise ConfigError("kept_share up to 1, topagg of at least 0", "others", "Correct the options.")
+            found = f"kept_share {self.kept_share:g}, topagg {self.topagg}"
+            raise ConfigError("kept_share above 0 and up to 1, topagg of at least 0", found, "Correct the option.")
 
     @property
     def published(self) -> bool:
@@ -113,7 +120,11 @@ class AggregationSettings:
         return SplitConvNet(spec, ConvLayout.of(self.layout), outputs=spec.num_classes, **self._shape())
 
     def critic(self, spec: ImageSpec) -> AggregatingCritic:
-        return AggregatingCritic(spec, ConvLayout.of(self.layout), by_class=not self.published, **self._shape())
+        return AggregatingCritic(spec, ConvLayout.of(self.layout), groups=self.groups(spec), **self._shape())
+
+    def groups(self, spec: ImageSpec) -> int:
+        """Of images, whose means the critic judges: each class, or, as published, all together."""
+        return 1 if self.published else spec.num_classes
 
     def _shape(self) -> dict[str, Any]:
         return {"width": self.width, "dense_width": self.dense_width, "activation": self.activation}
@@ -171,8 +182,8 @@ class AggregationSettings:
         if height * width >= FEWEST_PIXELS:
             return ()
         return (
-            f"features are maps of {height} x {width} pixels, of which normalising leaves little: expect nothing. "
-            "Use a --layout with fewer convolutions before the mean, as C2-C1-C1 for 32 x 32 pixels.",
+            f"features are maps of {height} x {width} pixels, of which normalising leaves little: expect nothing. Use "
+            "a --layout with fewer convolutions before the mean: three leave 4 x 4 of 32 x 32 pixels, two of 16 x 16.",
         )
 
     @property

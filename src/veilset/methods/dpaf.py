@@ -118,8 +118,9 @@ class Dpaf(Synthesizer):
     def forecast(self, config: DpafConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
         spec = facts.spec
         bound, sensitivity = config.feature_bound(spec), config.sensitivity(facts)
-        # Features of a batch agree by about a third, in as many numbers as their squared length; the critic sees means.
-        signal, noise = config.expected_batch * bound / 3, noise_multiplier * sensitivity * bound
+        # Features of a group agree by about a third, in as many numbers as their squared length.
+        signal = config.expected_batch / config.groups(spec) * bound / 3
+        noise = noise_multiplier * sensitivity * bound
         numbers = sum(value.numel() for value in config.critic(spec).before_average())
         change = f"{facts.change} moves"
         bounded = f"{change} sums of features and counts together by at most {shown(sensitivity)}"

@@ -121,9 +121,8 @@ class AggregatingCritic(SplitConvNet):
         width: int,
         dense_width: int,
         activation: Activation,
-        by_class: bool,
+        groups: int,
     ) -> None:
-        groups = spec.num_classes if by_class else 1
         super().__init__(spec, layout, width=width, dense_width=dense_width, outputs=groups, activation=activation)
         self.num_classes, self.num_groups = spec.num_classes, groups
         shapes = map_shapes(spec, layout.before_average, width)
