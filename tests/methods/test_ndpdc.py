@@ -104,3 +104,9 @@ def test_its_claim_speaks_of_features_and_of_samples_only_where_not_everybody_is
     batches, rows, *_ = Ndpdc.assumptions
     assert "features" in rows
     assert batches.endswith("unless every record is in them")
+
+
+def test_the_small_preset_is_short_and_single_options_win() -> None:
+    config = make_config(Ndpdc(), {"preset": "small", "width": 32})
+    assert (config.releases, config.width, config.pixel_rate) == (1000, 32, 30.0)
+    assert make_config(Ndpdc(), {}).releases == 10_000
