@@ -439,6 +439,16 @@ def test_gradients_of_generated_images_are_taken_at_noisy_means_where_those_of_r
     assert not parts_of_a_fit(construction="published")[2].noisy_slopes
 
 
+def test_the_owner_sees_how_the_critic_scores_both_kinds_of_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dpaf, "HISTORY_EVERY", 2)
+    execute(make_images(), tiny_plan(make_images(), "dpaf", **ALL), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "vault" / "history.jsonl").read_text().splitlines()]
+    assert {line["name"] for line in lines} == {f"critic's score of {of} means" for of in ("real", "generated")}
+    assert {line["step"] for line in lines} == {2}
+
+
 def test_the_generator_is_taught_once_for_so_many_steps_of_the_critic(monkeypatch: pytest.MonkeyPatch) -> None:
     taught: list[int] = []
     monkeypatch.setattr(Adversary, "teach", lambda self: taught.append(1))
@@ -450,7 +460,7 @@ def test_layers_that_learn_without_a_clip_have_a_rate_of_their_own_as_published(
     for construction, wanted in (("repaired", [0.5, 0.5]), ("published", [0.5, 0.01])):
         config = config_of(construction=construction, classifier_rate=0.5, hidden_rate=0.01)
         classifier = config.classifier(MNIST).drawn(named_generator(0, "classifier"))
-        groups = dpaf.rates(config, classifier)
+        groups = config.rates(classifier)
         assert [group["lr"] for group in groups] == wanted
         assert [len(group["params"]) for group in groups] == [2, len(list(classifier.parameters())) - 2]
 

@@ -60,6 +60,8 @@ class Adversary:
         """Released gradients, summed since the last `improve`, and behind them how many there are."""
         self.noise_std = torch.zeros(critic.num_groups, device=draws.device)
         """Of the means that were judged last."""
+        self.last_scores = torch.zeros(2, device=draws.device)
+        """Of real and of generated means when they were judged last, each the mean of all groups."""
         means = torch.zeros(critic.num_groups, *critic.feature_shape, device=draws.device)
         labels = torch.zeros(batch, dtype=torch.int64, device=draws.device)
         self._judge = GraphedStep(self._judge_step, [means, self.noise_std, labels], [draws])
@@ -117,6 +119,7 @@ class Adversary:
     def _judge_step(self, real: Tensor, noise_std: Tensor, labels: Tensor) -> None:
         _, fake = self._fakes(labels, noise_std)
         real_scores, fake_scores = map(self.critic.score_means, (real, fake.values))
+        self.last_scores.copy_(torch.stack([real_scores.mean(), fake_scores.mean()]).detach())
         weights = self.critic.after_average()
         loss = real_loss(real_scores) + fake_loss(fake_scores)
         _descend(weights, torch.autograd.grad(loss, weights), self.head_rate)

@@ -139,6 +139,13 @@ class AggregationSettings:
 
         return compressed
 
+    def rates(self, classifier: SplitConvNet) -> list[dict[str, Any]]:
+        """Of the parameters in their order; gradients that are never clipped are many times as long."""
+        return [
+            {"params": list(classifier.conv1.parameters()), "lr": self.classifier_rate},
+            {"params": classifier.behind_conv1(), "lr": self.hidden_rate if self.published else self.classifier_rate},
+        ]
+
     def clip_of(self, slope: Tensor) -> float:
         """The clip norm of gradients at slopes of the critic's loss, (groups, ...).
 

@@ -65,6 +65,7 @@ APART = (
     "there is a release reveals it to whoever supplied them, and no epsilon covers it"
 )
 CHECKPOINT_EVERY = 500
+HISTORY_EVERY = 50
 DOING = "teaching the generator"
 
 
@@ -172,7 +173,7 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
     coins = context.generator("dpaf classifier coins")
     noise, compression = config.noises(context.noise_multiplier)[0], config.compression(coins)
     step_of = published_pretraining if config.published else repaired_pretraining
-    optimiser = torch.optim.SGD(rates(config, classifier))
+    optimiser = torch.optim.SGD(config.rates(classifier))
     done = restore(context.checkpoints, "classifier", classifier, optimiser, coins)
     charges = config.charges(context.facts, context.noise_multiplier)[:1]
     last = last_affordable(context.door.ledger, charges, done=done, planned=config.classifier_steps)
@@ -183,15 +184,6 @@ def pretrain(config: DpafConfig, classifier: SplitConvNet, private: ClippedGradi
         if (step + 1) % every == 0 or step + 1 == last:
             keep(context.checkpoints, "classifier", step + 1, classifier, optimiser, coins)
         context.progress(doing, step + 1, last)
-
-
-def rates(config: DpafConfig, classifier: SplitConvNet) -> list[dict[str, Any]]:
-    """Of the parameters in their order; gradients that are never clipped are many times as long."""
-    rate = config.hidden_rate if config.published else config.classifier_rate
-    return [
-        {"params": list(classifier.conv1.parameters()), "lr": config.classifier_rate},
-        {"params": classifier.behind_conv1(), "lr": rate},
-    ]
 
 
 def batches_of(
@@ -255,6 +247,9 @@ def compete(
             adversary.teach()
         if (step + 1) % every == 0 or step + 1 == last:
             keep(context.checkpoints, name, step + 1, both, adversary.optimiser, adversary.draws, sums)
+        if (step + 1) % HISTORY_EVERY == 0 and charges:
+            for of, score in zip(("real", "generated"), adversary.last_scores.tolist(), strict=True):
+                context.history(f"critic's score of {of} means", step + 1, score)
         context.progress(doing, step + 1, last)
 
 
