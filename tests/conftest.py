@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from contract.cases import METHODS, make_images, tiny_plan
 from sketch_cases import copy_of, made  # noqa: F401  (fixtures)
 
+import veilset
+from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet
 from veilset.methods.plan import Plan
 from veilset.model import Model
+from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
 from veilset.run import execute
@@ -47,6 +51,15 @@ def images() -> ImageSet:
 def plan(images: ImageSet) -> Plan:
     """A plan of the plainest method for `images`."""
     return tiny_plan(images, "dp-merf")
+
+
+@pytest.fixture
+def with_budget(tmp_path: Path) -> tuple[ImageSet, DatasetBudget]:
+    """Twelve images of three classes in an archive, and its budget of epsilon 6."""
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.zeros((12, 8, 8), dtype=np.uint8), y=np.arange(12) % 3)
+    terms = {"delta": 1e-5, "adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD}
+    return veilset.load(path), DatasetBudget.create(path, epsilon=6.0, **terms)
 
 
 @pytest.fixture(scope="session")

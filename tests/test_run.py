@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from contract.cases import make_images, rewrite_json, tiny_plan
@@ -33,8 +32,8 @@ from veilset.errors import (
 )
 from veilset.goals import ClassifierGoal
 from veilset.methods import psg
+from veilset.methods.base import get_method
 from veilset.methods.plan import Plan
-from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import Claim
 from veilset.privacy.noise import NoiseSource
 from veilset.run import check_allowed, execute, execute_for, resume
@@ -108,18 +107,34 @@ def _interrupted(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_public_images_that_are_not_there_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VEILSET_HOME", str(tmp_path / "home"))
-    np.savez(tmp_path / "data.npz", x=np.zeros((12, 8, 8), dtype=np.uint8), y=np.arange(12) % 3)
-    budget = DatasetBudget.create(
-        tmp_path / "data.npz", epsilon=6.0, delta=1e-5, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD
-    )
-    images = veilset.load(tmp_path / "data.npz")
+def test_public_images_that_are_not_there_cost_nothing(
+    with_budget: tuple[ImageSet, DatasetBudget], tmp_path: Path
+) -> None:
+    images, budget = with_budget
     plan = tiny_plan(images, "dpaf", transfer="both", public_images=str(tmp_path / "nothing"))
     with pytest.raises(DataError):
         execute(images, plan, tmp_path / "run")
     assert budget.status().epsilon_charged == 0
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_refuses_to_go_on_before_its_first_release_costs_nothing(
+    with_budget: tuple[ImageSet, DatasetBudget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, budget = with_budget
+
+    def refuses(*_: Any) -> None:
+        raise ConfigError("a larger device", "this one", "Use another.")
+
+    plan = tiny_plan(images, "dp-merf")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(get_method("dp-merf")), "fit", refuses)
+        with pytest.raises(ConfigError, match="a larger device"):
+            execute(images, plan, tmp_path / "run")
+    assert budget.status().epsilon_charged == 0
+    with pytest.raises(RunError, match="fit again into a new folder"):
+        resume(images, tmp_path / "run")
+    assert execute(images, plan, tmp_path / "other").claim.epsilon == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("other", [{"height": 9}, {"channels": 3}, {"counts": (5, 5)}], ids=str)
@@ -136,9 +151,9 @@ def test_published_accounting_is_for_benchmarks_or_knowing_owners() -> None:
     public = make_images(source=Source(benchmark="mnist"))
     plan = tiny_plan(private, "dp-merf", accounting="published")
     with pytest.raises(PrivacyError, match="proven accounting on private data"):
-        check_allowed(plan, private, allow_published=False)
-    check_allowed(plan, private, allow_published=True)
-    check_allowed(plan, public, allow_published=False)
+        check_allowed(plan, private, torch.device("cpu"), allow_published=False)
+    check_allowed(plan, private, torch.device("cpu"), allow_published=True)
+    check_allowed(plan, public, torch.device("cpu"), allow_published=False)
 
 
 @pytest.mark.parametrize("method", ["psg", "ndpdc", "dpaf"])

@@ -15,7 +15,7 @@ import torch
 from veilset.artifact import write_release
 from veilset.budget import ChargeTerms, DatasetBudget
 from veilset.data.spec import Images, Source
-from veilset.errors import ConfigError, PrivacyError, RunError
+from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
 from veilset.files import check_makeable, refuse_occupied, require_new_file, write_atomically
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, get_mechanism, make_config
@@ -63,8 +63,12 @@ def write_plan(plan: Plan, images_path: Path | None, out: Path) -> Plan:
 
 
 def free(plan: Plan, budget: DatasetBudget | None) -> None:
-    """Gives a reservation back. Nothing can be released with it any more: no run may begin with it."""
+    """Gives a reservation back. Nothing can be released with it any more: no run may begin with it or be resumed.
+
+    Raises: BudgetExceeded where a copy of its run was resumed, which keeps it.
+    """
     if budget is not None and plan.reservation is not None:
+        budget.finish(plan.reservation, None)
         budget.settle(plan.reservation, NOTHING)
 
 
@@ -75,9 +79,9 @@ def _charge_terms(plan: Plan) -> ChargeTerms:
     }  # fmt: skip
 
 
-def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
-    """Stops before anything is written: wrong images for the plan, a claim that could not be priced at the end, or a
-    published epsilon on private data."""
+def check_allowed(plan: Plan, images: Images, device: torch.device, *, allow_published: bool) -> None:
+    """Stops before anything is written: wrong images for the plan, a claim that could not be priced at the end, a
+    published epsilon on private data, or a device that is too small."""
     plan.check_complete()
     if plan.facts.spec != images.spec:
         raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
@@ -96,7 +100,7 @@ def check_allowed(plan: Plan, images: Images, *, allow_published: bool) -> None:
             "published epsilon may not hold, pass --allow-published-accounting.",
         )
     mechanism = get_mechanism(plan.method)
-    mechanism.check(make_config(mechanism, plan.config), images)
+    mechanism.check(make_config(mechanism, plan.config), images, device)
 
 
 def execute(images: Images, plan: Plan, path: Path, **options: Any) -> Model:
@@ -133,7 +137,8 @@ def execute_for(
         prepare: what else is to be done in the new folder before anything is measured, such as reserving noisy scores.
         noise: for tests only; a reproducible source voids the claim and everything says so.
     """
-    check_allowed(plan, images, allow_published=allow_published)
+    device = torch.device(device)
+    check_allowed(plan, images, device, allow_published=allow_published)
     budget = budget_of(images.source)
     check_new(path)  # and makes no folder, which a refusal of the budget would leave behind
     plan = reserve(plan, _path_of(images))
@@ -153,7 +158,13 @@ def execute_for(
         if not RunFolder(path).ledger_path.exists():  # no ledger, so nothing can ever be released from it
             free(plan, budget)
         raise
-    return _run(goal, images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
+    try:
+        return _run(goal, images, plan, folder, Door(ledger, noise), budget, device, progress)
+    except VeilsetError:
+        if not ledger.charged:  # refused before the first release: without a ledger there can be none
+            free(plan, budget)
+            folder.ledger_path.unlink()
+        raise
 
 
 def resume(images: Images, path: Path, **options: Any) -> Model:
@@ -174,13 +185,14 @@ def resume_for(
     folder = RunFolder.open(path)
     if folder.kind != goal.kind:
         raise RunError(f"a run that makes a {goal.kind}", f"one that makes a {folder.kind}", "Resume it as it began.")
+    device = torch.device(device)
     plan, budget = Plan.load(folder.plan_path), budget_of(images.source)
     folder.check_same_images(images, budget)
     if folder.finished:
         loaded = goal.load(path)
         _settle(plan, loaded.privacy.parts[-1][-1], budget)  # its own; parts before it are of other runs
         return loaded
-    check_allowed(plan, images, allow_published=allow_published)
+    check_allowed(plan, images, device, allow_published=allow_published)
     if not folder.ledger_path.is_file():
         raise RunError("a run with its ledger", "none", "It cannot be continued: fit again into a new folder.")
     folder.check_unchanged(images, progress)
@@ -189,7 +201,7 @@ def resume_for(
     if budget is not None and plan.reservation is not None and not ledger.closed:
         budget.go_on(plan.reservation, ledger.head)
     noise = NoNoise() if plan.accounting == "none" else NoiseSource()
-    return _run(goal, images, plan, folder, Door(ledger, noise), budget, torch.device(device), progress)
+    return _run(goal, images, plan, folder, Door(ledger, noise), budget, device, progress)
 
 
 def _run(

@@ -30,8 +30,6 @@ SHARD_TAUGHT: dict[str, Any] = {
     "critic_batch": 2,
     "critic_steps": 1,
     "warm_up": 1,
-    "pool": 2,
-    "frequencies": 4,
     "latent_size": 2,
     "channels": 8,
 }

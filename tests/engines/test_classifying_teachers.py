@@ -270,7 +270,7 @@ def test_batches_of_a_lesson_are_neither_the_critics_nor_those_of_another_lesson
 def test_classifiers_that_do_not_fit_beside_the_critics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     critics = stack_of(DENSE)
     enough = COUNT * critic_training.bytes_kept(DENSE) + critic_training._bytes_of_one(DENSE, BATCH, torch.float32)
-    monkeypatch.setattr(critic_training, "_memory_of", lambda device: enough + 1000)
+    monkeypatch.setattr(critic_training, "memory_of", lambda device: enough + 1000)
     with pytest.raises(ConfigError, match=f"{2 * COUNT} of"):
         ClassifyingTeachers(critics, PLAN)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +164,34 @@ def test_a_small_workspace_means_few_critics_at_once() -> None:
     assert 1 < stack_of(workspace=engine._bytes_of_one(CONV, BATCH, torch.float32) * 3).at_once < COUNT
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_look_keeps_no_more_gradients_in_images_than_a_workspace_holds(at_once: int) -> None:
+    images, labels = shared_batch()
+    kept: list[int] = []
+
+    def brightness(gradients: Tensor) -> Tensor:
+        kept.append(len(gradients))
+        return gradients.sum((2, 3, 4))
+
+    whole, pieces = trained(), trained()
+    pieces.workspace = engine.COPIES_OF_A_LOOK * at_once * images.numel() * images.element_size()
+    found = pieces.image_gradients(images, labels, of=brightness)
+    assert close(found, whole.image_gradients(images, labels).sum((2, 3, 4)))
+    assert max(kept) == at_once < COUNT
+
+
+def test_a_program_in_a_container_has_the_memory_of_the_container(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = engine.memory_of(torch.device("cpu"))
+    (tmp_path / "limit").write_text("1000000\n")
+    (tmp_path / "none").write_text("max\n")
+    monkeypatch.setattr(engine, "CGROUP_LIMITS", (tmp_path / "none", tmp_path / "missing"))
+    assert engine.memory_of(torch.device("cpu")) >= machine
+    monkeypatch.setattr(engine, "CGROUP_LIMITS", (tmp_path / "none", tmp_path / "limit"))
+    assert engine.memory_of(torch.device("cpu")) == 10**6
+
+
 def test_the_critic_of_an_empty_shard_is_never_trained_and_asks_for_nothing() -> None:
     stack = trained()
     fresh = stack_of()
@@ -234,9 +263,9 @@ def test_critics_may_learn_by_another_loss_and_at_another_rate() -> None:
 
 
 def test_critics_that_do_not_fit_on_the_device_are_refused_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_memory_of", lambda device: 10**9)
+    monkeypatch.setattr(engine, "memory_of", lambda device: 10**9)
     spec = spec_of(28, 28, 1, classes=10)
-    with pytest.raises(ConfigError, match=r"1\.0 GB of the cpu.*\n.*1000 of 12\.9 MB each: 12\.9 GB"):
+    with pytest.raises(ConfigError, match=r"1\.0 GB of the cpu.*\n.*1,000 of 12\.9 MB each.* 12\.9 GB"):
         engine.spare_bytes(conv_critics(spec), 1000, 32, torch.device("cpu"))
     assert engine.spare_bytes(conv_critics(spec), 10, 32, torch.device("cpu")) == 10**9 - 10 * engine.bytes_kept(
         conv_critics(spec)
@@ -245,9 +274,7 @@ def test_critics_that_do_not_fit_on_the_device_are_refused_with_numbers(monkeypa
 
 def test_critics_on_a_small_device_are_trained_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = COUNT * engine.bytes_kept(CONV)
-    monkeypatch.setattr(
-        engine, "_memory_of", lambda device: kept + 5 * engine._bytes_of_one(CONV, BATCH, torch.float32)
-    )
+    monkeypatch.setattr(engine, "memory_of", lambda device: kept + 5 * engine._bytes_of_one(CONV, BATCH, torch.float32))
     assert stack_of().at_once == 2
     assert close(trained().state["weights"], trained(workspace=1 << 28).state["weights"], within=1e-6)
 

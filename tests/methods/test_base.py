@@ -144,7 +144,7 @@ def test_all_else_a_method_may_have_has_a_default_that_changes_nothing() -> None
     assert (method.streams, method.caps_users) == (False, True)
     assert (method.presets, method.published_defaults, method.published_construction) == ({}, {}, {})
     assert (method.assumed(config), method.cautions(config, anything)) == ((), ())
-    assert (method.unproven(config), method.check(config, anything)) == (None, None)
+    assert (method.unproven(config), method.check(config, anything, torch.device("cpu"))) == (None, None)
     assert method.settled(config, anything, 1.0) is config
     assert assumptions_of(method, config, Unit.USER) == (*CAPPED[Unit.USER], "it is an example")
 

@@ -124,7 +124,7 @@ def test_published_settings_are_the_papers_unless_others_are_given() -> None:
 def test_together_a_step_is_one_sum_of_a_unit_row_for_each_shard(
     changes: dict[str, Any], released: list[Any], tmp_path: Path
 ) -> None:
-    fitted("proven", tmp_path / "run", **changes)
+    fitted("proven", tmp_path / "run", frequencies=4, **changes)
     assert len(released) == 4
     for total in released:
         assert isinstance(total, GroupedSum)
@@ -165,9 +165,9 @@ def test_a_second_sanitiser_is_refused(way: Any, tmp_path: Path, monkeypatch: py
         return parts[0][0], parts[0][1] + parts[1][1]
 
     def asked(share: float) -> Callable[..., Tensor]:
-        def image_gradients(self: ClassifyingTeachers, *arguments: Any) -> Tensor:
+        def image_gradients(self: ClassifyingTeachers, *arguments: Any, **named: Any) -> Tensor:
             self.curriculum = replace(self.curriculum, critic_share=share)
-            return plain(self, *arguments)
+            return plain(self, *arguments, **named)
 
         return image_gradients
 

@@ -18,12 +18,13 @@ from contract.sensitivity import neighbours, nulled, violations
 from torch import Tensor
 
 import veilset
+from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines import critic_training, shard_teaching, teaching_settings
-from veilset.engines.critic_training import CriticStack
+from veilset.engines.critic_training import CriticStack, Of, bytes_kept
 from veilset.engines.shard_batches import ImageShards, ShardBatches
 from veilset.errors import BudgetExceeded, ConfigError, RunError, UnsupportedEvent
-from veilset.methods.base import PublicFacts, make_config
+from veilset.methods.base import PublicFacts, get_method, make_config
 from veilset.methods.gs_wgan import GsWgan, GsWganConfig
 from veilset.methods.plan import Plan
 from veilset.nets.generators import UpsamplingGenerator
@@ -134,7 +135,7 @@ def test_a_replaced_record_may_come_to_lie_in_another_shard_and_both_are_counted
 
 def test_together_a_step_is_one_sum_of_a_unit_row_for_each_shard(released: list[Any], tmp_path: Path) -> None:
     images = make_images()
-    plan = tiny_plan(images, "gs-wgan")
+    plan = tiny_plan(images, "gs-wgan", frequencies=4)
     execute(images, plan, tmp_path / "run")
     assert len(released) == 4
     for total, multiplier, result in released:
@@ -179,8 +180,8 @@ def test_the_owner_can_see_how_long_gradients_are(
 ) -> None:
     seen, plain = [], CriticStack.image_gradients
 
-    def watched(self: CriticStack, *arguments: Any) -> Tensor:
-        seen.append(1000 * plain(self, *arguments))  # long enough to be clipped
+    def watched(self: CriticStack, *arguments: Any, **named: Any) -> Tensor:
+        seen.append(1000 * plain(self, *arguments, **named))  # long enough to be clipped
         return seen[-1]
 
     monkeypatch.setattr(CriticStack, "image_gradients", watched)
@@ -207,8 +208,8 @@ def test_a_shard_without_images_and_a_critic_out_of_its_mind_release_nothing_but
 ) -> None:
     plain = CriticStack.image_gradients
 
-    def mad(self: CriticStack, *arguments: Any) -> Tensor:
-        return plain(self, *arguments) + torch.nan
+    def mad(self: CriticStack, *arguments: Any, **named: Any) -> Tensor:
+        return plain(self, *arguments, **named) + torch.nan
 
     monkeypatch.setattr(CriticStack, "image_gradients", mad)
     images = make_images()
@@ -236,9 +237,12 @@ def test_shards_that_share_a_random_stream_are_noticed(monkeypatch: pytest.Monke
 def _hostile_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     """What no proof may rule out: a critic whose whole answer turns with the number of its images."""
 
-    def answers(self: CriticStack, images: Tensor, labels: Tensor, which: Tensor | None = None) -> Tensor:
+    def answers(
+        self: CriticStack, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+    ) -> Tensor:
         signs = 1.0 - 2.0 * (self.shards.sizes[self._numbers(which)] % 2)
-        return signs[:, None, None, None, None] * torch.ones(len(signs), *images.shape)
+        gradients = signs[:, None, None, None, None] * torch.ones(len(signs), *images.shape)
+        return gradients if of is None else of(gradients)
 
     monkeypatch.setattr(CriticStack, "image_gradients", answers)
 
@@ -462,15 +466,36 @@ def test_a_plan_for_more_critics_than_images_can_feed_warns_and_expects_less() -
     assert starved.forecast.signal_to_noise == pytest.approx(fed.forecast.signal_to_noise / 2)
 
 
-def test_critics_that_do_not_fit_stop_a_run_before_anything_is_charged(
-    released: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_critics_that_do_not_fit_are_refused_before_anything_is_reserved(
+    with_budget: tuple[ImageSet, DatasetBudget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(critic_training, "_memory_of", lambda device: 10_000)
-    images = make_images()
+    images, budget = with_budget
+    monkeypatch.setattr(critic_training, "memory_of", lambda device: 10_000)
     with pytest.raises(ConfigError, match=r"5 of .* MB each"):
         execute(images, tiny_plan(images, "gs-wgan"), tmp_path / "run")
-    assert released == []
-    assert "charge" not in (tmp_path / "run" / "vault" / "ledger.jsonl").read_text()
+    assert budget.status().epsilon_charged == 0
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["gs-wgan", "dpac"])
+def test_room_for_critics_is_room_for_the_copies_of_a_checkpoint_too(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tiny_plan(make_images(), method)
+    config = make_config(get_method(method), plan.config)
+    each = bytes_kept(config.net(plan.facts.spec))
+    found = [config.bytes_of_teachers(plan.facts.spec, device) // (5 * each) for device in ("cpu", "cuda")]
+    assert found == ([3, 1] if method == "gs-wgan" else [4, 2])
+    monkeypatch.setattr(critic_training, "memory_of", lambda device: 5 * each * found[0])
+    with pytest.raises(ConfigError, match="larger device"):
+        config.check_room(plan.facts.spec, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("idle", [{"pool": 50}, {"frequencies": 3}, {"jitter": "handwriting"}], ids=str)
+def test_what_critics_in_turn_do_not_use_is_refused(idle: dict[str, Any]) -> None:
+    assert replace(TOGETHER, **idle)
+    with pytest.raises(ConfigError, match="for critics in turn"):
+        replace(IN_TURN, **idle)
 
 
 def test_what_is_released_is_said_in_one_sentence() -> None:

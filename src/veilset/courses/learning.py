@@ -55,7 +55,7 @@ def learn(
     them one after the other, which is more than they cost.
     """
     read, images = how_read(images), images.of_classes(course.partition.class_names)
-    folder = CourseFolder.reopen(path, course) if resume else _begun(images, course, path, read)
+    folder = CourseFolder.reopen(path, course) if resume else _begun(images, course, path, read, torch.device(device))
     prepare(folder)
     for text in shared_between_tasks(images, course.partition):
         warn(text)
@@ -70,9 +70,9 @@ def learn(
     return folder
 
 
-def _begun(images: ImageSet, course: Course, path: Path, read: dict[str, Any]) -> CourseFolder:
+def _begun(images: ImageSet, course: Course, path: Path, read: dict[str, Any], device: torch.device) -> CourseFolder:
     for number, plan in enumerate(course.plans, start=1):
-        check_allowed(plan, task_images(images, course, number), allow_published=False)
+        check_allowed(plan, task_images(images, course, number), device, allow_published=False)
     check_new(path)
     reserved: list[Plan] = []
     try:

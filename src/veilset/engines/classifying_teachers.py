@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from veilset.engines.critic_training import DRIFT, PENALTY, CriticStack, Fakes, PooledFakes, spare_bytes
+from veilset.engines.critic_training import DRIFT, PENALTY, CriticStack, Fakes, Of, PooledFakes, spare_bytes
 from veilset.nets.critics import Critics, Ready
 from veilset.nets.stacked_classifiers import Classifiers
 from veilset.randomness import named_generator
@@ -70,13 +70,15 @@ class ClassifyingTeachers:
         else:
             classifiers.train(fakes, plan.fake_steps + plan.real_steps, which, losses_on_both)
 
-    def image_gradients(self, images: Tensor, labels: Tensor, which: Tensor | None = None) -> Tensor:
+    def image_gradients(
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+    ) -> Tensor:
         """Of the generator's loss (the paper, equation 10): one answer of each teacher, from critic and classifier."""
-        wanted = self.critics.image_gradients(images, labels, which)
+        wanted = self.critics.image_gradients(images, labels, which, of)
         if self.lessons <= self.curriculum.first_lesson:
             return wanted
         share = self.curriculum.critic_share
-        return share * wanted + (1 - share) * self.classifiers.image_gradients(images, labels, which)
+        return share * wanted + (1 - share) * self.classifiers.image_gradients(images, labels, which, of)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Of critics and lessons; of classifiers only where the next lesson goes on with them."""

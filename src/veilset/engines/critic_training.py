@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -30,6 +31,10 @@ DRIFT = 0.001
 """Keeps scores of real images near zero. In the code of GS-WGAN, not in its paper."""
 WORKSPACE = {"cpu": 1 << 28, "cuda": 16 << 30}
 """Bytes for the critics that are in work at once, unless said otherwise."""
+COPIES_OF_A_LOOK = 4
+"""Of the gradients in all images, while critics are asked for them."""
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where a container says how much of the machine's memory it may use."""
 
 
 class Fakes(Protocol):
@@ -67,6 +72,10 @@ Losses = Callable[[Critics, Ready, Tensor, Tensor, Tensor, Tensor], Tensor]
 """As `critic_losses`."""
 
 
+Of = Callable[[Tensor], Tensor]
+"""Makes few numbers of the gradient in an image, (..., channels, height, width) -> (..., numbers); linear."""
+
+
 class CriticStack:
     """One critic for every shard.
 
@@ -92,8 +101,8 @@ class CriticStack:
         self.rate = rate
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         spare = spare_bytes(net, shards.count, batch, self.device)
-        workspace = min(WORKSPACE[self.device.type], spare // 2) if workspace is None else workspace
-        self.at_once = min(shards.count, max(1, workspace // _bytes_of_one(net, batch, self.dtype)))
+        self.workspace = min(WORKSPACE[self.device.type], spare // 2) if workspace is None else workspace
+        self.at_once = min(shards.count, max(1, self.workspace // _bytes_of_one(net, batch, self.dtype)))
         weights, vectors = (value.to(self.device) for value in net.draw(shards.count, draws))
         self.state = {
             "weights": weights,
@@ -110,7 +119,7 @@ class CriticStack:
         Args:
             losses: those of WGAN-GP unless given.
         """
-        for some, number in self._pieces(which):
+        for some, number in self._pieces(which, self.at_once):
             bench = self._bench(len(some), losses or critic_losses)
             for name, value in bench.state.items():
                 torch.index_select(self.state[name], 0, some, out=value)
@@ -127,7 +136,9 @@ class CriticStack:
         bench.take_step(drawn.images, made.float(), drawn.labels, mix, self.shards.sizes[which] > 0)
 
     @torch.no_grad()
-    def image_gradients(self, images: Tensor, labels: Tensor, which: Tensor | None = None) -> Tensor:
+    def image_gradients(
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+    ) -> Tensor:
         """Of the generator's loss -mean(score) of one batch for all, by critic: (critics, n, ...) in float32.
 
         Neither clipped nor summed. Zero for an empty shard; where a critic has left the finite numbers its gradient
@@ -138,18 +149,18 @@ class CriticStack:
             images: (n, channels, height, width), the same for every critic.
             labels: (n,).
             which: critics, each at most once; all unless given.
+            of: what is wanted of these gradients; only that is kept of more critics than are looked at at once.
         """
-        which = self._numbers(which)
-        result = torch.zeros(len(which), *images.shape, device=self.device)
-        done = 0
-        for some, number in self._pieces(which):
+        which, of = self._numbers(which), of or _unchanged
+        looks = []
+        at_once = max(1, self.workspace // (COPIES_OF_A_LOOK * images.numel() * images.element_size()))
+        for some, number in self._pieces(which, min(at_once, self.at_once)):
             ready = self.net.ready(self.state["weights"][some], self.state["vectors"][some], self.dtype)
             parts = zip(images.split(self.batch), labels.split(self.batch), strict=True)
             gradients = torch.cat([self.net.image_gradients(ready, *part) for part in parts], dim=1) / -len(images)
             trained = (self.shards.sizes[some] > 0)[:, None, None, None, None]
-            result[done : done + number] = torch.where(trained, gradients, 0.0)[:number]
-            done += number
-        return result
+            looks.append(of(torch.where(trained, gradients, 0.0))[:number])
+        return torch.cat(looks) if looks else of(torch.zeros(0, *images.shape, device=self.device))
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that training changes, copied to the host: on a GPU there may be no room for a second one."""
@@ -182,15 +193,15 @@ class CriticStack:
     def _numbers(self, which: Tensor | None) -> Tensor:
         return torch.arange(self.shards.count, device=self.device) if which is None else which.to(self.device)
 
-    def _pieces(self, which: Tensor | None) -> Iterator[tuple[Tensor, int]]:
-        """Critics that are in work at once, and how many of them count.
+    def _pieces(self, which: Tensor | None, at_once: int) -> Iterator[tuple[Tensor, int]]:
+        """Critics that are in work together, at most `at_once`, and how many of them count.
 
         The last piece repeats a critic where it would be short: all have one shape, so that one graph does for all.
         """
         which = self._numbers(which)
         if not len(which):
             return
-        number = math.ceil(len(which) / self.at_once)
+        number = math.ceil(len(which) / at_once)
         size = math.ceil(len(which) / number)
         for some in which.split(size):
             yield torch.cat([some, some[-1:].expand(size - len(some))]), len(some)
@@ -254,28 +265,42 @@ def adam(
     return weights.sub_(first / length * (rate / after_first).float())
 
 
+def _unchanged(gradients: Tensor) -> Tensor:
+    return gradients
+
+
 def bytes_kept(net: Critics) -> int:
     """Of one critic between its steps: weights, two moments and singular vectors."""
     return 4 * (3 * net.num_weights + net.num_vectors)
 
 
-def spare_bytes(net: Critics, count: int, batch: int, device: torch.device) -> int:
-    """What `count` critics leave of the device's memory; refuses, before any is made, those that leave too little."""
-    memory, each = _memory_of(device), bytes_kept(net)
-    spare = memory - count * each
+def spare_bytes(net: Critics, count: int, batch: int, device: torch.device, kept: int | None = None) -> int:
+    """What `count` critics leave of the device's memory.
+
+    Args:
+        kept: all bytes between their steps, where there are copies or others beside them.
+
+    Raises: ConfigError, before any is made, where that is too little to train one of them.
+    """
+    memory = memory_of(device)
+    kept = count * bytes_kept(net) if kept is None else kept
+    spare = memory - kept
     if spare < _bytes_of_one(net, batch, torch.float32):
         raise ConfigError(
             f"critics that fit into the {memory / 1e9:.1f} GB of the {device.type}, with room to train one of them",
-            f"{count} of {each / 1e6:.1f} MB each: {count * each / 1e9:.1f} GB",
+            f"{count:,} of {bytes_kept(net) / 1e6:.1f} MB each, in all, with what is beside them, {kept / 1e9:.1f} GB",
             "Use fewer shards, narrower critics or a larger device.",
         )
     return spare
 
 
-def _memory_of(device: torch.device) -> int:
+def memory_of(device: torch.device) -> int:
+    """All bytes that a program may use there, whoever uses some of them now."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [Path(name).read_text().strip() for name in CGROUP_LIMITS if Path(name).is_file()]
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *(int(limit) for limit in limits if limit.isdecimal())])
 
 
 def _bytes_of_one(net: Critics, batch: int, dtype: torch.dtype) -> int:

@@ -108,6 +108,9 @@ class ShardTaught:
             f"help, at most {better:,} for this declared size.",
         )
 
+    def check(self, config: TeachingSettings, images: Images, device: torch.device) -> None:
+        config.check_room(images.spec, device)
+
     def build(self, config: TeachingSettings, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:
         if config.in_turn:
             return SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from veilset.engines.checkpointing import Checkpoints, keep, restore
-from veilset.engines.critic_training import Fakes, PooledFakes
+from veilset.engines.critic_training import Fakes, Of, PooledFakes
 from veilset.engines.training_steps import faded
 from veilset.engines.weight_average import WeightAverage
 from veilset.nets.frequencies import LowFrequencies
@@ -38,8 +38,13 @@ class Teachers(Protocol):
 
     def train(self, fakes: Fakes, steps: int, which: Tensor | None = None) -> None: ...
 
-    def image_gradients(self, images: Tensor, labels: Tensor, which: Tensor | None = None) -> Tensor:
-        """(teachers, n, channels, height, width): of the generator's loss; each row depends on its own shard alone."""
+    def image_gradients(
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+    ) -> Tensor:
+        """Of the generator's loss, (teachers, n, channels, height, width), or what `of` makes of that.
+
+        Each row depends on its own shard alone.
+        """
 
     def state_dict(self) -> dict[str, Tensor]: ...
 
@@ -73,7 +78,7 @@ class Together:
         fakes = PooledFakes(pool.unflatten(0, (-1, self.pool)))
         self.teachers.train(fakes, self.teacher_steps + (self.warm_up if step == 0 else 0))
         images, labels = _batch(self.generator, self.images, self.draws)
-        wanted = self.frequencies.of(self.teachers.image_gradients(images.detach(), labels)).flatten(1)
+        wanted = self.teachers.image_gradients(images.detach(), labels, of=self.frequencies.of).flatten(1)
         self.watch(step, wanted)
         released = self.release(wanted).reshape(self.images, -1)
         return images, self.frequencies.images(released.to(images))

@@ -9,7 +9,7 @@ import torch
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.checkpointing import steps_between
-from veilset.engines.critic_training import bytes_kept
+from veilset.engines.critic_training import bytes_kept, spare_bytes
 from veilset.engines.option_checks import at_least_one, option
 from veilset.engines.teaching import POOL_AT_ONCE, Effort
 from veilset.errors import ConfigError
@@ -23,6 +23,8 @@ CHECKPOINT_EVERY_TURNS = 2000
 """Less often: the paper's critics, with what Adam knows of them, are 13 GB."""
 CRITICS = {"dense": dense_critics, "conv": conv_critics}
 TEACHERS = ("together", "in-turn")
+COPIES = {"cpu": 3, "cuda": 1}
+"""Of all critics in a device's memory while a checkpoint is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +44,13 @@ class TeachingSettings:
     critic_steps: int = option(2, "before a release; paper: 5")
     critic_rate: float = option(1e-3, "learning rate of the critics; paper: 0.0001")
     warm_up: int = option(50, "steps of every critic before the first release; paper: 2000")
-    pool: int = option(8, "generated images of each class that critics learn from before a release")
+    pool: int = option(
+        8, "generated images of each class that critics learn from before a release; not for critics in turn"
+    )
     frequencies: int = option(
         12, "lowest ones of an image, in either direction, that are released; not for critics in turn"
     )
-    jitter: str = option("objects", "the kind of images: handwriting, objects or none")
+    jitter: str = option("objects", "the kind of images: handwriting, objects or none; not for critics in turn")
     latent_size: int = option(16, "random numbers behind an image; paper: 10")
     channels: int = option(64, "of the generator, at its smallest map")
     learning_rate: float = option(0.002, "of the generator; paper: 0.0001")
@@ -68,6 +72,17 @@ class TeachingSettings:
                 "Use fewer shards or more steps.",
             )
         jitter_of(self.jitter)
+        if self.in_turn:
+            self._refuse_what_only_critics_together_have()
+
+    def _refuse_what_only_critics_together_have(self) -> None:
+        for name in ("pool", "frequencies", "jitter"):
+            value, silent = getattr(self, name), (getattr(type(self), name), PAPER.get(name))
+            if value not in silent:
+                raise ConfigError(
+                    f"{name} for critics together", f"{name} {value} for critics in turn",
+                    "Drop it: images are not jittered, and gradients in them are released whole.",
+                )  # fmt: skip
 
     @property
     def in_turn(self) -> bool:
@@ -96,9 +111,14 @@ class TeachingSettings:
             checkpoint_every=steps_between(self.steps, CHECKPOINT_EVERY),
         )  # fmt: skip
 
-    def bytes_of_teachers(self, spec: ImageSpec) -> int:
-        """At most: critics are there three times while a checkpoint is written."""
-        return 3 * self.shards * bytes_kept(self.net(spec))
+    def bytes_of_teachers(self, spec: ImageSpec, device: str = "cpu") -> int:
+        """At most; of a GPU's critics the host has the copies."""
+        return COPIES[device] * self.shards * bytes_kept(self.net(spec))
+
+    def check_room(self, spec: ImageSpec, device: torch.device) -> None:
+        """Raises: ConfigError where all critics, or what is beside them, are too much for the device's memory."""
+        kept = self.bytes_of_teachers(spec, device.type)
+        spare_bytes(self.net(spec), self.shards, self.critic_batch, device, kept)
 
     def bytes_of_pool(self, spec: ImageSpec) -> int:
         """Generated images that critics learn from, together, and two maps of the generator for those made at once."""

@@ -96,8 +96,8 @@ class Mechanism(ABC):
         """Why no epsilon can be proven for these settings, in words; None where one can."""
         return None
 
-    def check(self, config: Any, images: Images) -> object:
-        """Raises, before anything is charged, where a fit could not work on these images."""
+    def check(self, config: Any, images: Images, device: torch.device) -> object:
+        """Raises, before anything is charged or reserved, where a fit could not work on these images, there."""
         return None
 
     def settled(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Any:

@@ -23,7 +23,7 @@ from veilset.engines.critic_training import CriticStack, bytes_kept
 from veilset.engines.option_checks import option
 from veilset.engines.shard_teaching import ShardTaught
 from veilset.engines.teaching import Teachers
-from veilset.engines.teaching_settings import TeachingSettings
+from veilset.engines.teaching_settings import COPIES, TeachingSettings
 from veilset.errors import ConfigError
 from veilset.methods.base import Synthesizer, register
 
@@ -64,10 +64,10 @@ class DpacConfig(TeachingSettings):
             rate=self.classifier_rate,
         )  # fmt: skip
 
-    def bytes_of_teachers(self, spec: ImageSpec) -> int:
+    def bytes_of_teachers(self, spec: ImageSpec, device: str = "cpu") -> int:
         # Classifiers that are kept for the next step go into checkpoints, as critics do.
-        copies = 1 if self.fresh_classifiers else 3
-        return super().bytes_of_teachers(spec) + copies * self.shards * bytes_kept(self.net(spec))
+        copies = 1 if self.fresh_classifiers else COPIES[device]
+        return super().bytes_of_teachers(spec, device) + copies * self.shards * bytes_kept(self.net(spec))
 
     def products(self, spec: ImageSpec) -> float:
         # A classifier's step is on one batch, a critic's on two and on what lies between them.

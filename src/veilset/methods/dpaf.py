@@ -97,7 +97,7 @@ class Dpaf(Synthesizer):
             return None
         return "no epsilon is proven for DPAF as published: a record moves the gradients of all others"
 
-    def check(self, config: DpafConfig, images: Images) -> ImageSet | None:
+    def check(self, config: DpafConfig, images: Images, device: torch.device) -> ImageSet | None:
         """The images declared public, where there are: that they are none of the private ones must be known first."""
         return None if config.transfer == "none" else public_images(config.public_images, images)
 
@@ -148,7 +148,7 @@ class Dpaf(Synthesizer):
         if config.published:
             for hidden in (classifier, critic):
                 seal(hidden)
-        public = self.check(config, images)
+        public = self.check(config, images, context.device)
         classifier_rate, body_rate = config.steady_rates(context.facts, noise_drawn(context), classifier, critic)
         pretrain(replace(config, classifier_rate=classifier_rate), classifier, private, context)
         critic.conv1.load_state_dict(classifier.conv1.state_dict())
