@@ -12,7 +12,7 @@ from plain_critics import PlainClassifier, spec_of
 from small_stacks import BATCH, COUNT, DENSE, SIZES, pool, shards_of, shared_batch, stack_of
 from torch import Tensor
 
-import veilset.engines.critic_training as critic_training
+import veilset.engines.critic_memory as critic_memory
 from veilset.data.spec import ImageSet, to_bytes
 from veilset.engines.classifying_teachers import (
     ClassifyingTeachers,
@@ -269,8 +269,8 @@ def test_batches_of_a_lesson_are_neither_the_critics_nor_those_of_another_lesson
 
 def test_classifiers_that_do_not_fit_beside_the_critics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     critics = stack_of(DENSE)
-    enough = COUNT * critic_training.bytes_kept(DENSE) + critic_training._bytes_of_one(DENSE, BATCH, torch.float32)
-    monkeypatch.setattr(critic_training, "memory_of", lambda device: enough + 1000)
+    enough = COUNT * critic_memory.bytes_kept(DENSE) + critic_memory.bytes_of_one(DENSE, BATCH, torch.float32)
+    monkeypatch.setattr(critic_memory, "memory_of", lambda device: enough + 1000)
     with pytest.raises(ConfigError, match=f"{2 * COUNT} of"):
         ClassifyingTeachers(critics, PLAN)
 

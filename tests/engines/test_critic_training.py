@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,12 @@ from torch import Tensor
 
 import veilset.engines.critic_training as engine
 from veilset.data.spec import ImageSet, to_bytes
+from veilset.engines import critic_memory
+from veilset.engines.critic_memory import bytes_kept, bytes_of_one
 from veilset.engines.critic_training import CriticStack, PooledFakes, critic_losses
 from veilset.engines.shard_batches import ImageShards, ShardBatches
 from veilset.errors import ConfigError
-from veilset.nets.critics import Critics, conv_critics, dense_critics
+from veilset.nets.critics import Critics, dense_critics
 from veilset.randomness import named_generator
 
 STEPS = 4
@@ -161,7 +162,7 @@ def test_pieces_give_what_all_at_once_gives(net: Critics, at_once: int) -> None:
 def test_a_small_workspace_means_few_critics_at_once() -> None:
     assert stack_of().at_once == COUNT
     assert stack_of(workspace=1).at_once == 1
-    assert 1 < stack_of(workspace=engine._bytes_of_one(CONV, BATCH, torch.float32) * 3).at_once < COUNT
+    assert 1 < stack_of(workspace=bytes_of_one(CONV, BATCH, torch.float32) * 3).at_once < COUNT
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -178,18 +179,6 @@ def test_a_look_keeps_no_more_gradients_in_images_than_a_workspace_holds(at_once
     found = pieces.image_gradients(images, labels, of=brightness)
     assert close(found, whole.image_gradients(images, labels).sum((2, 3, 4)))
     assert max(kept) == at_once < COUNT
-
-
-def test_a_program_in_a_container_has_the_memory_of_the_container(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = engine.memory_of(torch.device("cpu"))
-    (tmp_path / "limit").write_text("1000000\n")
-    (tmp_path / "none").write_text("max\n")
-    monkeypatch.setattr(engine, "CGROUP_LIMITS", (tmp_path / "none", tmp_path / "missing"))
-    assert engine.memory_of(torch.device("cpu")) >= machine
-    monkeypatch.setattr(engine, "CGROUP_LIMITS", (tmp_path / "none", tmp_path / "limit"))
-    assert engine.memory_of(torch.device("cpu")) == 10**6
 
 
 def test_the_critic_of_an_empty_shard_is_never_trained_and_asks_for_nothing() -> None:
@@ -262,19 +251,9 @@ def test_critics_may_learn_by_another_loss_and_at_another_rate() -> None:
     assert not close(moved[0], plain.state["weights"] - stack_of().state["weights"], within=0.1)
 
 
-def test_critics_that_do_not_fit_on_the_device_are_refused_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "memory_of", lambda device: 10**9)
-    spec = spec_of(28, 28, 1, classes=10)
-    with pytest.raises(ConfigError, match=r"1\.0 GB of the cpu.*\n.*1,000 of 12\.9 MB each.* 12\.9 GB"):
-        engine.spare_bytes(conv_critics(spec), 1000, 32, torch.device("cpu"))
-    assert engine.spare_bytes(conv_critics(spec), 10, 32, torch.device("cpu")) == 10**9 - 10 * engine.bytes_kept(
-        conv_critics(spec)
-    )
-
-
 def test_critics_on_a_small_device_are_trained_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = COUNT * engine.bytes_kept(CONV)
-    monkeypatch.setattr(engine, "memory_of", lambda device: kept + 5 * engine._bytes_of_one(CONV, BATCH, torch.float32))
+    memory = COUNT * bytes_kept(CONV) + 5 * bytes_of_one(CONV, BATCH, torch.float32)
+    monkeypatch.setattr(critic_memory, "memory_of", lambda device: memory)
     assert stack_of().at_once == 2
     assert close(trained().state["weights"], trained(workspace=1 << 28).state["weights"], within=1e-6)
 

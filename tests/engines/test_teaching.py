@@ -10,7 +10,7 @@ import torch
 from plain_critics import spec_of
 from torch import Tensor
 
-from veilset.engines.critic_training import Fakes
+from veilset.engines.critic_training import Fakes, Of
 from veilset.engines.teaching import Effort, GeneratedFakes, InTurn, Together, teach
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
@@ -44,11 +44,14 @@ class WantBrightness:
         self.trained[slice(None) if which is None else which] += steps
         self.fakes.append(fakes)
 
-    def image_gradients(self, images: Tensor, labels: Tensor, which: Tensor | None = None) -> Tensor:
+    def image_gradients(
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+    ) -> Tensor:
         assert not images.requires_grad
         which = torch.arange(3) if which is None else which
         self.asked.append(which.tolist())
-        return -self.trained[which][:, None, None, None, None] * torch.ones(len(which), *images.shape)
+        gradients = -self.trained[which][:, None, None, None, None] * torch.ones(len(which), *images.shape)
+        return gradients if of is None else of(gradients)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"trained": self.trained.clone()}

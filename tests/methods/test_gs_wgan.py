@@ -20,8 +20,9 @@ from torch import Tensor
 import veilset
 from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet, ImageSpec
-from veilset.engines import critic_training, shard_teaching, teaching_settings
-from veilset.engines.critic_training import CriticStack, Of, bytes_kept
+from veilset.engines import critic_memory, shard_teaching, teaching_settings
+from veilset.engines.critic_memory import bytes_kept
+from veilset.engines.critic_training import CriticStack, Of
 from veilset.engines.shard_batches import ImageShards, ShardBatches
 from veilset.errors import BudgetExceeded, ConfigError, RunError, UnsupportedEvent
 from veilset.methods.base import PublicFacts, get_method, make_config
@@ -470,7 +471,7 @@ def test_critics_that_do_not_fit_are_refused_before_anything_is_reserved(
     with_budget: tuple[ImageSet, DatasetBudget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images, budget = with_budget
-    monkeypatch.setattr(critic_training, "memory_of", lambda device: 10_000)
+    monkeypatch.setattr(critic_memory, "memory_of", lambda device: 10_000)
     with pytest.raises(ConfigError, match=r"5 of .* MB each"):
         execute(images, tiny_plan(images, "gs-wgan"), tmp_path / "run")
     assert budget.status().epsilon_charged == 0
@@ -486,7 +487,7 @@ def test_room_for_critics_is_room_for_the_copies_of_a_checkpoint_too(
     each = bytes_kept(config.net(plan.facts.spec))
     found = [config.bytes_of_teachers(plan.facts.spec, device) // (5 * each) for device in ("cpu", "cuda")]
     assert found == ([3, 1] if method == "gs-wgan" else [4, 2])
-    monkeypatch.setattr(critic_training, "memory_of", lambda device: 5 * each * found[0])
+    monkeypatch.setattr(critic_memory, "memory_of", lambda device: 5 * each * found[0])
     with pytest.raises(ConfigError, match="larger device"):
         config.check_room(plan.facts.spec, torch.device("cpu"))
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from veilset.engines.critic_training import DRIFT, PENALTY, CriticStack, Fakes, Of, PooledFakes, spare_bytes
+from veilset.engines.critic_memory import spare_bytes
+from veilset.engines.critic_training import DRIFT, PENALTY, CriticStack, Fakes, Of, PooledFakes
 from veilset.nets.critics import Critics, Ready
 from veilset.nets.stacked_classifiers import Classifiers
 from veilset.randomness import named_generator

@@ -8,16 +8,15 @@ their shards hold many images or none. What leaves here is private: `privacy` bo
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from veilset.compilation import fused_on_cuda
+from veilset.engines.critic_memory import bytes_of_one, spare_bytes
 from veilset.engines.cuda_graphs import GraphedStep
 from veilset.engines.shard_batches import ImageShards
 from veilset.errors import ConfigError
@@ -33,8 +32,6 @@ WORKSPACE = {"cpu": 1 << 28, "cuda": 16 << 30}
 """Bytes for the critics that are in work at once, unless said otherwise."""
 COPIES_OF_A_LOOK = 4
 """Of the gradients in all images, while critics are asked for them."""
-CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where a container says how much of the machine's memory it may use."""
 
 
 class Fakes(Protocol):
@@ -102,7 +99,7 @@ class CriticStack:
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         spare = spare_bytes(net, shards.count, batch, self.device)
         self.workspace = min(WORKSPACE[self.device.type], spare // 2) if workspace is None else workspace
-        self.at_once = min(shards.count, max(1, self.workspace // _bytes_of_one(net, batch, self.dtype)))
+        self.at_once = min(shards.count, max(1, self.workspace // bytes_of_one(net, batch, self.dtype)))
         weights, vectors = (value.to(self.device) for value in net.draw(shards.count, draws))
         self.state = {
             "weights": weights,
@@ -267,42 +264,3 @@ def adam(
 
 def _unchanged(gradients: Tensor) -> Tensor:
     return gradients
-
-
-def bytes_kept(net: Critics) -> int:
-    """Of one critic between its steps: weights, two moments and singular vectors."""
-    return 4 * (3 * net.num_weights + net.num_vectors)
-
-
-def spare_bytes(net: Critics, count: int, batch: int, device: torch.device, kept: int | None = None) -> int:
-    """What `count` critics leave of the device's memory.
-
-    Args:
-        kept: all bytes between their steps, where there are copies or others beside them.
-
-    Raises: ConfigError, before any is made, where that is too little to train one of them.
-    """
-    memory = memory_of(device)
-    kept = count * bytes_kept(net) if kept is None else kept
-    spare = memory - kept
-    if spare < _bytes_of_one(net, batch, torch.float32):
-        raise ConfigError(
-            f"critics that fit into the {memory / 1e9:.1f} GB of the {device.type}, with room to train one of them",
-            f"{count:,} of {bytes_kept(net) / 1e6:.1f} MB each, in all, with what is beside them, {kept / 1e9:.1f} GB",
-            "Use fewer shards, narrower critics or a larger device.",
-        )
-    return spare
-
-
-def memory_of(device: torch.device) -> int:
-    """All bytes that a program may use there, whoever uses some of them now."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    limits = [Path(name).read_text().strip() for name in CGROUP_LIMITS if Path(name).is_file()]
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([machine, *(int(limit) for limit in limits if limit.isdecimal())])
-
-
-def _bytes_of_one(net: Critics, batch: int, dtype: torch.dtype) -> int:
-    """Of one critic's step: activations and their gradients of three batches, and about eight copies of the weights."""
-    return 6 * batch * net.activations * dtype.itemsize + 8 * net.num_weights * 4

@@ -9,7 +9,7 @@ import torch
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.checkpointing import steps_between
-from veilset.engines.critic_training import bytes_kept, spare_bytes
+from veilset.engines.critic_memory import bytes_kept, spare_bytes
 from veilset.engines.option_checks import at_least_one, option
 from veilset.engines.teaching import POOL_AT_ONCE, Effort
 from veilset.errors import ConfigError

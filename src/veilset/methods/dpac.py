@@ -19,7 +19,8 @@ from typing import ClassVar
 
 from veilset.data.spec import ImageSpec
 from veilset.engines.classifying_teachers import ClassifyingTeachers, Curriculum
-from veilset.engines.critic_training import CriticStack, bytes_kept
+from veilset.engines.critic_memory import bytes_kept
+from veilset.engines.critic_training import CriticStack
 from veilset.engines.option_checks import option
 from veilset.engines.shard_teaching import ShardTaught
 from veilset.engines.teaching import Teachers
