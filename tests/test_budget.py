@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contract.cases import make_images, tiny_plan
@@ -16,6 +17,7 @@ from contract.cases import make_images, tiny_plan
 import veilset
 from veilset import run as run_module
 from veilset.budget import ChargeTerms, DatasetBudget
+from veilset.budget_prices import BudgetTerms
 from veilset.data.spec import ImageSet, Source
 from veilset.data.write import write_folder, write_npz
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
@@ -26,7 +28,8 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.gaussian import gaussian_mu
 from veilset.privacy.ledger import ChainedFile, PrivacyLedger
-from veilset.run import execute, reserve, resume
+from veilset.reservations import reserve, withdraw, write_plan
+from veilset.run import execute, resume
 
 RECORD_ADDED = {"adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD}
 
@@ -107,12 +110,12 @@ def test_an_account_is_not_locked_while_a_refusal_looks_for_what_fits(
     budget = opened(data, epsilon=1.0)
     terms = ChargeTerms(adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD)
 
-    def left(self: DatasetBudget, entries: object) -> float:
-        self.reserve(Gaussian(100.0), **terms)
+    def left(self: BudgetTerms, charged: object) -> float:
+        budget.reserve(Gaussian(100.0), **terms)
         return 1.0
 
     monkeypatch.setattr("veilset.budget.WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(DatasetBudget, "_left", left)
+    monkeypatch.setattr(BudgetTerms, "left", left)
     with pytest.raises(BudgetExceeded):
         budget.reserve(Gaussian(0.1), **terms)
 
@@ -192,6 +195,49 @@ def test_settling_replaces_the_reservation_by_what_was_spent(data: Path) -> None
     budget.settle(name, costing(1.0))
     assert charged(data) == pytest.approx(1.0, rel=1e-6)
     assert (budget.status().runs_settled, budget.status().runs_unsettled) == (1, 0)
+
+
+def test_what_was_reserved_for_a_run_that_never_began_can_be_withdrawn(data: Path, tmp_path: Path) -> None:
+    opened(data, epsilon=2.5)
+    images, plan = loaded(data)
+    plan = write_plan(plan, data, tmp_path / "plan.json")
+    assert charged(data) == pytest.approx(2.0)
+    withdraw(plan, DatasetBudget.find(data))  # type: ignore[arg-type]
+    assert charged(data) == 0.0
+    for use in (lambda: execute(images, plan, tmp_path / "run"), lambda: withdraw(plan, DatasetBudget.find(data))):  # type: ignore[arg-type]
+        with pytest.raises(BudgetExceeded, match="it was run before, or withdrawn"):
+            use()
+    assert execute(images, loaded(data)[1], tmp_path / "run").claim.epsilon == pytest.approx(2.0)
+
+
+def test_what_a_run_has_begun_with_is_not_given_back(data: Path, tmp_path: Path) -> None:
+    budget = opened(data)
+    images, plan = loaded(data)
+    plan = write_plan(plan, data, tmp_path / "plan.json")
+    execute(images, plan, tmp_path / "run")
+    for other in (plan, replace(plan, reservation=None), replace(plan, delta=1e-6)):
+        with pytest.raises(BudgetExceeded):
+            withdraw(other, budget)
+    assert charged(data) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "accounting"), [("dpaf", "published"), ("dp-merf", "none")], ids=["no proof", "no noise"]
+)
+def test_runs_of_no_proven_epsilon_are_noted_though_nothing_can_be_charged(
+    data: Path, tmp_path: Path, method: str, accounting: Any
+) -> None:
+    budget = opened(data)
+    images = veilset.load(data)
+    plan = tiny_plan(images, method, accounting=accounting)
+    assert budget.status().runs_unproven == 0
+    execute(images, plan, tmp_path / "void", allow_published=True)
+    resume(images, tmp_path / "void", allow_published=True)
+    assert (budget.status().epsilon_charged, budget.status().runs_unproven) == (0.0, 1)
+    assert budget.noted("unproven") == (str((tmp_path / "void").resolve()),)
+    claim = execute(images, loaded(data)[1], tmp_path / "proven").claim
+    assert any("no proven epsilon" in text and "counted nowhere" in text for text in claim.assumptions)
+    assert budget.status().runs_unproven == 1
 
 
 def test_what_is_never_settled_stays_charged(data: Path) -> None:
@@ -274,6 +320,7 @@ def test_a_damaged_account_is_an_error_and_not_an_empty_budget(data: Path, vault
 SPEND = """
 import sys
 from pathlib import Path
+from typing import Any
 from veilset.budget import DatasetBudget
 from veilset.errors import VeilsetError
 from veilset.privacy.bounds import Adjacency, Unit

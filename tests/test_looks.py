@@ -75,7 +75,7 @@ def test_the_look_is_noted_before_anything_is_measured(
     seen: list[bool] = []
 
     def sample(*_: object, **__: object) -> None:
-        seen.append((run.vault / LOOKS).is_file() and bool(budget.looks))
+        seen.append((run.vault / LOOKS).is_file() and bool(budget.noted("look")))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -106,7 +106,7 @@ def test_without_a_budget_other_runs_cannot_know(run: RunFolder, other_run: RunF
 def test_a_look_with_real_training_images_is_one_at_them_too(run: RunFolder, test_folder: Path) -> None:
     budget = with_budget(test_folder)
     look(run, public_images(), real=held_out(test_folder))
-    assert len(budget.looks) == 1
+    assert len(budget.noted("look")) == 1
     refused(run, held_out(test_folder))
 
 
@@ -147,7 +147,7 @@ def test_looking_again_adds_nothing_to_the_account(run: RunFolder, other_run: Ru
     budget, test = with_budget(test_folder), held_out(test_folder)
     for folder in (run, run, other_run):
         look(folder, test)
-    assert len(budget.looks) == 2
+    assert len(budget.noted("look")) == 2
     assert budget.status() == replace(budget.status(), epsilon_charged=0.0, runs_settled=0, runs_unsettled=0)
 
 
@@ -156,7 +156,7 @@ def test_images_with_a_budget_cannot_be_looked_at_as_a_benchmark(run: RunFolder,
     with pytest.raises(ConfigError, match="a public benchmark"):
         look(run, held_out(test_folder, benchmark="toy"))
     assert DatasetBudget.find(test_folder) is not None
-    assert not budget.looks
+    assert not budget.noted("look")
 
 
 def test_the_note_is_for_the_owner_alone_and_grows_only(run: RunFolder, test_folder: Path) -> None:

@@ -134,7 +134,26 @@ def test_a_run_that_refuses_to_go_on_before_its_first_release_costs_nothing(
     assert budget.status().epsilon_charged == 0
     with pytest.raises(RunError, match="fit again into a new folder"):
         resume(images, tmp_path / "run")
+    with pytest.raises(RunError, match="nothing to go on with: remove it"):
+        execute(images, plan, tmp_path / "run")
     assert execute(images, plan, tmp_path / "other").claim.epsilon == pytest.approx(5.0)
+
+
+def test_a_run_whose_first_charge_cannot_be_written_keeps_what_is_reserved_and_can_be_resumed(
+    with_budget: tuple[ImageSet, DatasetBudget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, budget = with_budget
+
+    def full_disk(*_: Any) -> None:
+        raise LedgerError("room for a line of the ledger", "a full disk", "Free some space and resume.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(get_method("dp-merf")), "fit", full_disk)
+        with pytest.raises(LedgerError, match="full disk"):
+            execute(images, tiny_plan(images, "dp-merf"), tmp_path / "run")
+    assert budget.status().epsilon_charged == pytest.approx(5.0)
+    assert resume(images, tmp_path / "run").claim.epsilon == pytest.approx(5.0)
+    assert budget.status().epsilon_charged == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("other", [{"height": 9}, {"channels": 3}, {"counts": (5, 5)}], ids=str)

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, Unpack
+from typing import Any, Literal, NotRequired, TypedDict, Unpack
 
+from veilset.budget_prices import BudgetTerms, charges_in
 from veilset.data.budget_markers import covering_marker, marker_of
 from veilset.data.manifest import is_manifest
-from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency, UnsupportedEvent
+from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.files import read_json, write_atomically
-from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import Composed, Event, Gaussian, from_json, to_json
-from veilset.privacy.gaussian import check_target, gaussian_epsilon, gaussian_mu
+from veilset.privacy.events import NOTHING, Event, to_json
+from veilset.privacy.gaussian import check_target
 from veilset.privacy.ledger import ChainedFile
 from veilset.privacy.noise import NoiseSource
 
@@ -32,9 +31,13 @@ WAIT_SECONDS = 10.0
 """How long one command waits while another writes the same account."""
 
 
+Note = Literal["look", "unproven"]
+"""A run that measured exact scores on these images; one that learned from them, and whose epsilon nobody can prove."""
+
+
 @dataclass(frozen=True)
 class BudgetStatus:
-    """Where an account stands. All epsilons compose every run so far, at the account's delta."""
+    """Where an account stands. All epsilons compose every run so far, at the account's delta, but the unproven ones."""
 
     epsilon: float
     delta: float
@@ -43,6 +46,7 @@ class BudgetStatus:
     epsilon_charged: float
     runs_settled: int
     runs_unsettled: int
+    runs_unproven: int
 
 
 class ChargeTerms(TypedDict):
@@ -63,6 +67,7 @@ class DatasetBudget:
             terms = self._entries()[0]["open"]
             self.epsilon, self.delta = float(terms["epsilon"]), float(terms["delta"])
             self.adjacency, self.unit = Adjacency(terms["adjacency"]), Unit(terms["unit"])
+            self._terms = BudgetTerms(self.epsilon, self.delta, self.adjacency)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise LedgerError(f"an account at {account}", f"{error!r}", "Restore it from a backup.") from error
 
@@ -131,17 +136,18 @@ class DatasetBudget:
                 "Use the budget's adjacency and unit; their epsilons cannot be added to others.",
             )
         with self._opened() as file:
-            before = self._price(self._charged(file.entries).values())
-            after = self._price([*self._charged(file.entries).values(), planned])
+            before = self._terms.price(charges_in(file.entries).values())
+            after = self._terms.price([*charges_in(file.entries).values(), planned])
             if after <= self.epsilon:
                 name = secrets.token_hex(8)
                 file.append({"reserve": name, "of": to_json(planned), "terms": dict(terms)})
                 return name
         # What fits takes a dozen prices to find, on samples seconds: others may write the account meanwhile.
+        left = self._terms.left(charges_in(file.entries).values())
         raise BudgetExceeded(
             f"at most epsilon {self.epsilon:.4g} at delta {self.delta:g} over all runs on this data",
             f"{before:.4g} already charged, {after:.4g} with this plan",
-            f"Nothing was charged. Plan about epsilon {self._left(file.entries):.3g} at most.",
+            f"Nothing was charged. Plan about epsilon {left:.3g} at most.",
         )
 
     def begin(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
@@ -149,6 +155,15 @@ class DatasetBudget:
         with self._opened() as file:
             self._check_waiting(file.entries, name, planned, terms)
             file.append({"begin": name})
+
+    def withdraw(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
+        """Gives back a reservation that no run has begun with; none can afterwards.
+
+        Raises: BudgetExceeded where one has, or where there is no such reservation.
+        """
+        with self._opened() as file:
+            self._check_waiting(file.entries, name, planned, terms)
+            file.append({"settle": name, "of": to_json(NOTHING), "head": None})
 
     def check_waiting(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
         """Raises: BudgetExceeded for what `begin` would refuse; nothing is marked."""
@@ -161,7 +176,7 @@ class DatasetBudget:
         if used or asked not in entries:
             raise BudgetExceeded(
                 "a plan whose cost is reserved in this data set's budget, for one run",
-                "it was run before" if used else "no such reservation of this cost, on these terms",
+                "it was run before, or withdrawn" if used else "no such reservation of this cost, on these terms",
                 "Nothing was released. Make a new plan, or continue the run with --resume.",
             )
 
@@ -210,30 +225,32 @@ class DatasetBudget:
             if not any(entry.get("settle") == name and entry.get("head") == head for entry in file.entries):
                 file.append({"settle": name, "of": to_json(spent), "head": head})
 
-    def note_look(self, run: str) -> None:
-        """Notes, once for each run, that exact scores on these images are measured: no run can sell noisy ones then."""
+    def note(self, what: Note, run: str) -> None:
+        """Notes, once for each run, what no epsilon counts but others must know of."""
         with self._opened() as file:
-            if not any(entry.get("look") == run for entry in file.entries):
-                file.append({"look": run})
+            if not any(entry.get(what) == run for entry in file.entries):
+                file.append({what: run})
 
-    @property
-    def looks(self) -> tuple[str, ...]:
-        """Runs that measured exact scores on these images."""
-        return tuple(str(entry["look"]) for entry in self._entries() if "look" in entry)
+    def noted(self, what: Note) -> tuple[str, ...]:
+        """The runs of which that was noted."""
+        return tuple(str(entry[what]) for entry in self._entries() if what in entry)
 
     def status(self) -> BudgetStatus:
         entries = self._entries()
-        charged = self._charged(entries)
+        charged = charges_in(entries)
         settled = len({entry["settle"] for entry in entries if "settle" in entry})
-        spent = self._price(charged.values())
-        return BudgetStatus(self.epsilon, self.delta, self.adjacency, self.unit, spent, settled, len(charged) - settled)
+        spent = self._terms.price(charged.values())
+        return BudgetStatus(
+            self.epsilon, self.delta, self.adjacency, self.unit, spent, runs_settled=settled,
+            runs_unsettled=len(charged) - settled, runs_unproven=sum("unproven" in entry for entry in entries),
+        )  # fmt: skip
 
     def epsilon_left(self) -> float:
         """The most that one further run may have, if its releases are plain Gaussians; on samples, about that.
 
         Epsilons do not add up: two runs of 1 leave more of 3 than 1. So it takes a dozen prices, on samples seconds.
         """
-        return self._left(self._entries())
+        return self._terms.left(charges_in(self._entries()).values())
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[ChainedFile]:
@@ -247,47 +264,6 @@ class DatasetBudget:
     def _entries(self) -> list[dict[str, Any]]:
         with self._opened() as file:
             return file.entries
-
-    @staticmethod
-    def _charged(entries: list[dict[str, Any]]) -> dict[str, Event]:
-        charged, settled = dict[str, Event](), set[str]()
-        for entry in entries:
-            name = str(entry.get("reserve", entry.get("settle")))
-            if "reserve" in entry:
-                charged[name] = from_json(entry["of"])
-            elif "settle" in entry:
-                before = (charged[name],) if name in settled else ()
-                charged[name] = Composed((*before, from_json(entry["of"])))
-                settled.add(name)
-        return charged
-
-    def _left(self, entries: list[dict[str, Any]]) -> float:
-        """The epsilon of the largest Gaussian release that can still be paid, to three digits and never too large."""
-        charged = tuple(self._charged(entries).values())
-        if not charged:
-            return _rounded_down(self.epsilon)
-        low, high = 0.0, gaussian_mu(self.epsilon, self.delta)
-        for _ in range(12):
-            middle = (low + high) / 2
-            try:
-                fits = self._price((*charged, Gaussian(1 / middle))) <= self.epsilon
-            except UnsupportedEvent:  # beside samples a huge loss has no price, so it would be refused as well
-                fits = False
-            low, high = (middle, high) if fits else (low, middle)
-        return _rounded_down(gaussian_epsilon(low, self.delta)) if low else 0.0
-
-    def _price(self, events: Iterable[Event]) -> float:
-        return price(Composed(tuple(events)), self.delta, self.adjacency).epsilon
-
-
-def _rounded_down(epsilon: float) -> float:
-    """Three digits, as people are told it: who plans exactly that must not be refused.
-
-    >>> _rounded_down(2.7556), _rounded_down(9.9999), _rounded_down(0.3)
-    (2.75, 9.99, 0.3)
-    """
-    step = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-    return float(f"{math.floor(epsilon / step + 1e-9) * step:.3g}")
 
 
 def _resumed(entries: list[dict[str, Any]], name: str) -> list[str]:

@@ -30,7 +30,8 @@ from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
-from veilset.run import budget_of, untracked
+from veilset.reservations import budget_of
+from veilset.run import untracked
 from veilset.run_folder import RunFolder
 from veilset.score_checks import check_allowed
 from veilset.score_plan import PURCHASES, RESERVED, ScorePlan

@@ -16,7 +16,7 @@ from veilset.data.spec import Source
 from veilset.errors import PrivacyError
 from veilset.files import sync_folder
 from veilset.report.vault import read_scores
-from veilset.run import budget_of
+from veilset.reservations import budget_of
 from veilset.run_folder import RunFolder
 from veilset.score_plan import PURCHASES, RESERVED
 
@@ -35,7 +35,7 @@ def note_look(folder: RunFolder, sources: Iterable[Source]) -> None:
         return
     for _, budget in private:
         if budget is not None:
-            budget.note_look(str(folder.path.resolve()))
+            budget.note("look", str(folder.path.resolve()))
     _append(folder, {"time": round(time.time(), 3), "images": [source.path for source, _ in private]})
 
 
@@ -53,7 +53,7 @@ def refuse_after_a_look(folder: RunFolder, test: Source) -> None:
     """Raises: PrivacyError where this run has exact scores on private images, or any run has some on these."""
     noted = (folder.vault / LOOKS).exists() or any(score.touched_private_data for score in read_scores(folder.vault))
     budget = budget_of(test)
-    if noted or (budget is not None and budget.looks):
+    if noted or (budget is not None and budget.noted("look")):
         reserved = (folder.vault / PURCHASES / RESERVED).is_file()
         raise PrivacyError(
             "noisy scores that are bought before exact ones are seen",

@@ -6,17 +6,16 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from veilset.artifact import write_release
-from veilset.budget import ChargeTerms, DatasetBudget
-from veilset.data.spec import Images, Source
-from veilset.errors import ConfigError, PrivacyError, RunError, VeilsetError
-from veilset.files import check_makeable, refuse_occupied, require_new_file, write_atomically
+from veilset.budget import DatasetBudget
+from veilset.data.spec import Images
+from veilset.errors import ConfigError, PrivacyError, RunError
+from veilset.files import check_makeable, refuse_occupied
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, get_mechanism, make_config
 from veilset.methods.plan import Plan
@@ -29,54 +28,16 @@ from veilset.privacy.ledger import LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sides import seals_kept
+from veilset.reservations import budget_of, charge_terms, free, path_of, reserve
 from veilset.run_folder import RunFolder
 from veilset.score_release import benchmark_stamps
 
 UNTRACKED = "earlier releases of this data, if any, are not counted: it has no budget (`veilset budget init`)"
 ROUNDED_SIZE = "the declared size was taken from the data, rounded: the owner made it public, and no epsilon covers it"
 BEFORE_BUDGET = (
-    "this epsilon is of this release alone: others that are charged to the data set's budget add to it, and any from "
-    "before the budget was opened are counted nowhere"
+    "this epsilon is of this release alone: others that are charged to the data set's budget add to it; runs of no "
+    "proven epsilon, and any from before the budget was opened, are counted nowhere"
 )
-
-
-def reserve(plan: Plan, images_path: Path | None) -> Plan:
-    """The plan with its cost charged to the data set's budget, where there is one."""
-    budget = DatasetBudget.find(images_path) if images_path is not None else None
-    if budget is None or plan.reservation is not None or plan.not_private:
-        return plan
-    name = budget.reserve(Composed((plan.planned, plan.reserve)), **_charge_terms(plan))
-    return replace(plan, reservation=name)
-
-
-def write_plan(plan: Plan, images_path: Path | None, out: Path) -> Plan:
-    """Writes a plan with its cost reserved, for one run; what cannot be written reserves nothing."""
-    require_new_file(out)
-    reserved = reserve(plan, images_path)
-    try:
-        write_atomically(out, reserved.dumps())
-    except BaseException:  # an interrupt too: nobody has a plan to run
-        if images_path is not None and reserved is not plan:
-            free(reserved, DatasetBudget.find(images_path))
-        raise
-    return reserved
-
-
-def free(plan: Plan, budget: DatasetBudget | None) -> None:
-    """Gives a reservation back. Nothing can be released with it any more: no run may begin with it or be resumed.
-
-    Raises: BudgetExceeded where a copy of its run was resumed, which keeps it.
-    """
-    if budget is not None and plan.reservation is not None:
-        budget.finish(plan.reservation, None)
-        budget.settle(plan.reservation, NOTHING)
-
-
-def _charge_terms(plan: Plan) -> ChargeTerms:
-    facts = plan.facts
-    return {
-        "adjacency": facts.adjacency, "unit": facts.unit, "delta": plan.delta, "rows_per_user": facts.rows_per_user,
-    }  # fmt: skip
 
 
 def check_allowed(plan: Plan, images: Images, device: torch.device, *, allow_published: bool) -> None:
@@ -110,11 +71,14 @@ def execute(images: Images, plan: Plan, path: Path, **options: Any) -> Model:
 
 def check_new(path: Path) -> None:
     """Refuses a folder that a new run cannot be written to, before any image is read for it."""
-    if os.path.isfile(RunFolder(path).plan_path) and not RunFolder(path).finished:
-        raise RunError(
-            "a new or empty output folder", f"{path}, with a run that is not finished",
-            "Go on with it by --resume: what it was charged is lost where it is removed.",
-        )  # fmt: skip
+    folder = RunFolder(path)
+    if os.path.isfile(folder.plan_path) and not folder.finished:
+        state, todo = (
+            ("is not finished", "Go on with it by --resume: what it was charged is lost where it is removed.")
+            if os.path.isfile(folder.ledger_path)
+            else ("stopped before it was charged anything", "There is nothing to go on with: remove it.")
+        )
+        raise RunError("a new or empty output folder", f"{path}, with a run that {state}", todo)
     refuse_occupied(path)
     check_makeable(path)
 
@@ -141,9 +105,11 @@ def execute_for(
     check_allowed(plan, images, device, allow_published=allow_published)
     budget = budget_of(images.source)
     check_new(path)  # and makes no folder, which a refusal of the budget would leave behind
-    plan = reserve(plan, _path_of(images))
+    plan = reserve(plan, path_of(images))
     if budget is not None and plan.reservation is not None:
-        budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)), **_charge_terms(plan))
+        budget.begin(plan.reservation, Composed((plan.planned, plan.reserve)), **charge_terms(plan))
+    if budget is not None and plan.not_private is not None:
+        budget.note("unproven", str(path.resolve()))
     noise = noise or (NoNoise() if plan.accounting == "none" else NoiseSource())
     not_private = plan.not_private or ("reproducible noise: no privacy claim" if noise.reproducible else None)
     try:
@@ -158,13 +124,7 @@ def execute_for(
         if not RunFolder(path).ledger_path.exists():  # no ledger, so nothing can ever be released from it
             free(plan, budget)
         raise
-    try:
-        return _run(goal, images, plan, folder, Door(ledger, noise), budget, device, progress)
-    except VeilsetError:
-        if not ledger.charged:  # refused before the first release: without a ledger there can be none
-            free(plan, budget)
-            folder.ledger_path.unlink()
-        raise
+    return _run(goal, images, plan, folder, Door(ledger, noise), budget, device, progress)
 
 
 def resume(images: Images, path: Path, **options: Any) -> Model:
@@ -237,11 +197,24 @@ def _run(
             _finish(plan, door.ledger.lines(), budget)
             files = goal.files(folder, plan, made, door.ledger, _terms(goal.mechanism(plan), plan, images, budget))
             write_release(folder.release, files)
+    except ConfigError:  # these settings cannot work here: where nothing was charged, nothing is lost by another fit
+        if not door.ledger.charged:
+            _give_back(plan, folder, budget)
+        raise
     finally:
         door.ledger.unlock()
     _settle(plan, door.ledger.lines(), budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return goal.load(folder.path)
+
+
+def _give_back(plan: Plan, folder: RunFolder, budget: DatasetBudget | None) -> None:
+    """Ends a run that was charged nothing: without its ledger nothing can ever be released from it."""
+    lines = folder.ledger_path.read_text().splitlines()
+    folder.ledger_path.unlink()
+    _finish(plan, lines, budget)
+    if budget is not None and plan.reservation is not None:
+        budget.settle(plan.reservation, NOTHING)
 
 
 def _finish(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> None:
@@ -274,19 +247,3 @@ def _stamps(plan: Plan, benchmark: str | None) -> tuple[str, ...]:
     if benchmark:
         return benchmark_stamps(benchmark)
     return ("published accounting on private data, by override",) if plan.accounting == "published" else ()
-
-
-def _path_of(images: Images) -> Path | None:
-    return Path(images.source.path) if images.source.path and images.source.benchmark is None else None
-
-
-def budget_of(source: Source) -> DatasetBudget | None:
-    """The account of a collection, where it has one; public benchmarks have none.
-
-    Raises: ConfigError where data with a budget is declared a public benchmark.
-    """
-    path = Path(source.path) if source.path else None
-    budget = DatasetBudget.find(path) if path is not None and path.exists() else None
-    if budget is not None and source.benchmark:
-        raise ConfigError("private data with a budget, or a public benchmark", "both", "Drop --benchmark.")
-    return budget

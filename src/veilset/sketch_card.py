@@ -35,7 +35,7 @@ def sketch_sentences(config: dict[str, Any], claim: Claim) -> list[str]:
 
 
 def _guarantee(claim: Claim) -> str:
-    mu = "" if claim.mu is None else f" (mu = {claim.mu:.4g})"
+    mu = "" if claim.mu is None else f" (mu = {shown(claim.mu)})"
     text = f"It is ({shown(claim.epsilon or 0.0)}, {claim.delta:g})-differentially private {in_words(claim)}{mu}"
     if claim.as_replace is not None:
         text += f"; for replacing {unit_in_words(claim)} by another the epsilon is {shown(claim.as_replace)}"

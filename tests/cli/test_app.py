@@ -153,6 +153,28 @@ def test_a_plan_that_is_written_reserves_and_its_fit_settles(cli: Cli, photos: P
     assert (after["runs_settled"], after["runs_unsettled"]) == (1, 0)
 
 
+def test_a_plan_that_will_never_run_can_be_withdrawn(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    cli("budget", "init", photos, "--epsilon", "3")
+    cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "plan.json", *TINY)
+    code, out, _ = cli("budget", "withdraw", photos, tmp_path / "plan.json")
+    assert code == 0
+    assert json.loads(out)["epsilon_charged"] == 0.0
+    code, _, err = cli("fit", photos, "--plan", tmp_path / "plan.json", "--out", tmp_path / "a")
+    assert code == 2
+    assert "or withdrawn" in err
+    assert cli("budget", "withdraw", photos, tmp_path / "nothing.json")[0] == 2
+
+
+def test_the_budget_names_runs_that_nothing_counts(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    cli("budget", "init", photos, "--epsilon", "3")
+    assert "no proven epsilon" not in cli("budget", "show", photos)[2]
+    void = ["--method", "dp-merf", "--accounting", "none", "--out", tmp_path / "a"]
+    assert cli("fit", photos, *void, *TINY)[0] == 0
+    _, out, err = cli("budget", "show", photos)
+    assert "no proven epsilon, which nothing counts: 1" in err
+    assert json.loads(out)["runs_unproven"] == 1
+
+
 def test_a_plan_that_cannot_be_written_reserves_nothing(
     cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +185,7 @@ def test_a_plan_that_cannot_be_written_reserves_nothing(
         code, _, err = cli(*words, out)
         assert code == 2, err
     assert (tmp_path / "plan.json").read_text() == "{}", "what is there is kept"
-    monkeypatch.setattr("veilset.run.write_atomically", full_disk)
+    monkeypatch.setattr("veilset.reservations.write_atomically", full_disk)
     assert cli(*words, tmp_path / "new.json")[0] == 2
     status = json.loads(cli("budget", "show", photos)[1])
     assert (status["epsilon_charged"], status["runs_unsettled"]) == (0.0, 0)

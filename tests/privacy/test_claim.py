@@ -86,7 +86,7 @@ def test_a_broken_claim_is_refused(value: dict) -> None:
 def test_the_printed_line_holds_everything_that_gives_epsilon_its_meaning(tmp_path: Path) -> None:
     book = spent_ledger(tmp_path, Gaussian(1 / gaussian_mu(1.0, DELTA)), adjacency=REPLACE, unit=Unit.USER)
     line = str(claim_of(book, Published(0.9, "conservative", "a paper")))
-    for part in ("eps_proven=1 ", "delta=1e-05", "adjacency=replace", "unit=user", "mu=0.268", "eps_as_published=0.9",
+    for part in ("eps_proven=1 ", "delta=1e-05", "adjacency=replace", "unit=user", "mu=0.2681", "eps_as_published=0.9",
                  "(status: conservative)"):  # fmt: skip
         assert part in line
 

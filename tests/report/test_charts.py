@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import Claim, shown
 from veilset.report.charts import SIDE, attack_curve
 
 CLAIM = Claim(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD, accountant="exact", mu=0.268)
@@ -22,7 +22,14 @@ def test_the_attack_curve_climbs_from_corner_to_corner_above_guessing(epsilon, m
 
 def test_readings_agree_with_the_claim():
     readings = dict(attack_curve(CLAIM)["readings"])
-    assert readings["1 %"] == f"{100 * CLAIM.attack_power(0.01):.3g} %"
+    assert readings["1 %"] == f"{shown(100 * CLAIM.attack_power(0.01))} %"
+
+
+@pytest.mark.parametrize("mu", [0.26805, 1.12124, 2.000446])
+def test_no_reading_is_below_the_bound_it_stands_for(mu):
+    claim = replace(CLAIM, mu=mu)
+    for rate, power in attack_curve(claim)["readings"]:
+        assert float(power.removesuffix(" %")) >= 100 * claim.attack_power(float(rate.removesuffix(" %")) / 100)
 
 
 def test_there_is_no_curve_without_a_claim():

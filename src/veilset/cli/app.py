@@ -61,6 +61,7 @@ from veilset.errors import RunError, VeilsetError
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism, get_method
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
+from veilset.reservations import write_plan
 from veilset.run_folder import RunFolder
 from veilset.version import __version__
 
@@ -157,7 +158,7 @@ def plan(
             f"budget        epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged before this run"
         )
     if out is not None:
-        made = run.write_plan(made, data, out)
+        made = write_plan(made, data, out)
         show.say(f"wrote {out}" + (", cost reserved in the data set's budget" if made.reservation else ""))
     result(made.public_summary(), quiet=quiet)
 

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from veilset import reservations
 from veilset.budget import DatasetBudget
 from veilset.cli.options import Delta, Neighbours, UnitOf
 from veilset.console import Show, command, result
 from veilset.errors import ConfigError
+from veilset.methods.plan import Plan
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import shown
 
@@ -34,15 +36,31 @@ def init(
 @app.command("show")
 def show(source: DataSet) -> None:
     """Show what is charged and what is left."""
-    budget = DatasetBudget.find(source)
-    if budget is None:
-        raise ConfigError(
-            f"a budget for {source}", "none", f"Make one: {command('budget', 'init', source, '--epsilon', 3)}"
-        )
+    budget = _found(source)
     status, left = budget.status(), budget.epsilon_left()
     Show(quiet=False).say(
         f"epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged at delta {status.delta:g}, "
         f"{status.adjacency} of one {status.unit}; runs settled: {status.runs_settled}, "
         f"unsettled: {status.runs_unsettled}; one further run may have about epsilon {left:.3g}"
     )
+    if status.runs_unproven:
+        Show(quiet=False).say(f"beside them, runs of no proven epsilon, which nothing counts: {status.runs_unproven}")
     result({**status.__dict__, "epsilon_left": left})
+
+
+@app.command("withdraw")
+def withdraw(
+    source: DataSet, plan: Annotated[Path, typer.Argument(help="A plan that `veilset plan --out` wrote.")]
+) -> None:
+    """Give back what was reserved for a plan that was never run; it cannot be run afterwards."""
+    reservations.withdraw(Plan.load(plan), _found(source))
+    show(source)
+
+
+def _found(source: Path) -> DatasetBudget:
+    budget = DatasetBudget.find(source)
+    if budget is None:
+        raise ConfigError(
+            f"a budget for {source}", "none", f"Make one: {command('budget', 'init', source, '--epsilon', 3)}"
+        )
+    return budget

@@ -116,7 +116,7 @@ class Claim:
         proven = "none" if self.epsilon is None else shown(self.epsilon)
         parts = [
             f"eps_proven={proven} delta={self.delta:g} adjacency={self.adjacency} unit={self.unit}",
-            f"accountant={self.accountant}" + ("" if self.mu is None else f" mu={self.mu:.4g}"),
+            f"accountant={self.accountant}" + ("" if self.mu is None else f" mu={shown(self.mu)}"),
         ]
         if self.published:
             parts.append(f"eps_as_published={self.published.epsilon:.4g} (status: {self.published.status})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import Claim, shown
 
 SIDE = 200.0
 """Side of the square in which the attack curve is drawn."""
@@ -22,7 +22,7 @@ def attack_curve(claim: Claim) -> dict[str, Any] | None:
     points = [(0.0, 0.0), *((rate, _power(claim, rate)) for rate in rates)]
     return {
         "points": " ".join(f"{SIDE * x:.2f},{SIDE * (1 - y):.2f}" for x, y in points),
-        "readings": [[f"{100 * rate:g} %", f"{100 * _power(claim, rate):.3g} %"] for rate in READINGS],
+        "readings": [[f"{100 * rate:g} %", f"{shown(100 * _power(claim, rate))} %"] for rate in READINGS],
     }
 
 

@@ -173,7 +173,7 @@ def _accounting(claim: Claim, records: Sequence[LedgerRecord], renyi: float | No
         ["Cross-check by Rényi accounting", second],
     ]
     if claim.mu is not None:
-        rows.append(["As one Gaussian release", f"mu {claim.mu:.4g}"])
+        rows.append(["As one Gaussian release", f"mu {shown(claim.mu)}"])
     rows.append(["Neighbours differ by", in_words(claim).removeprefix("for ")])
     rows.append(["Restarts, charged", f"{sum(one.resumed for one in records)}"])
     return rows
