@@ -103,7 +103,7 @@ def test_a_run_that_is_not_finished_is_to_be_resumed_and_not_emptied(
             use(tmp_path / "run")
 
 
-def _interrupted(*_: Any) -> None:
+def _interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -118,25 +118,17 @@ def test_public_images_that_are_not_there_cost_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_refuses_to_go_on_before_its_first_release_costs_nothing(
-    with_budget: tuple[ImageSet, DatasetBudget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_of_a_run_that_stopped_before_its_ledger_was_opened_is_to_be_removed(
+    images: ImageSet, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images, budget = with_budget
-
-    def refuses(*_: Any) -> None:
-        raise ConfigError("a larger device", "this one", "Use another.")
-
-    plan = tiny_plan(images, "dp-merf")
     with monkeypatch.context() as patch:
-        patch.setattr(type(get_method("dp-merf")), "fit", refuses)
-        with pytest.raises(ConfigError, match="a larger device"):
+        patch.setattr("veilset.run.PrivacyLedger.open_new", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
             execute(images, plan, tmp_path / "run")
-    assert budget.status().epsilon_charged == 0
-    with pytest.raises(RunError, match="fit again into a new folder"):
-        resume(images, tmp_path / "run")
     with pytest.raises(RunError, match="nothing to go on with: remove it"):
         execute(images, plan, tmp_path / "run")
-    assert execute(images, plan, tmp_path / "other").claim.epsilon == pytest.approx(5.0)
+    with pytest.raises(RunError, match="fit again into a new folder"):
+        resume(images, tmp_path / "run")
 
 
 def test_a_run_whose_first_charge_cannot_be_written_keeps_what_is_reserved_and_can_be_resumed(

@@ -23,7 +23,7 @@ from veilset.model import Model
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Unit
 from veilset.privacy.claim import shown
-from veilset.privacy.events import NOTHING, Composed, steps
+from veilset.privacy.events import Composed, steps
 from veilset.privacy.ledger import LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
@@ -197,24 +197,11 @@ def _run(
             _finish(plan, door.ledger.lines(), budget)
             files = goal.files(folder, plan, made, door.ledger, _terms(goal.mechanism(plan), plan, images, budget))
             write_release(folder.release, files)
-    except ConfigError:  # these settings cannot work here: where nothing was charged, nothing is lost by another fit
-        if not door.ledger.charged:
-            _give_back(plan, folder, budget)
-        raise
     finally:
         door.ledger.unlock()
     _settle(plan, door.ledger.lines(), budget)
     folder.log(event="finished", seconds=round(time.perf_counter() - started, 3))
     return goal.load(folder.path)
-
-
-def _give_back(plan: Plan, folder: RunFolder, budget: DatasetBudget | None) -> None:
-    """Ends a run that was charged nothing: without its ledger nothing can ever be released from it."""
-    lines = folder.ledger_path.read_text().splitlines()
-    folder.ledger_path.unlink()
-    _finish(plan, lines, budget)
-    if budget is not None and plan.reservation is not None:
-        budget.settle(plan.reservation, NOTHING)
 
 
 def _finish(plan: Plan, lines: Sequence[str], budget: DatasetBudget | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from veilset.errors import BudgetExceeded, PrivacyError
-from veilset.privacy.events import NOTHING, Event, Gaussian, steps
+from veilset.privacy.events import NOTHING, Gaussian, steps
 from veilset.privacy.ledger import LedgerRecord, read_chain
 from veilset.privacy.release import Door
 from veilset.run import execute
@@ -29,10 +29,8 @@ def twice(release: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def charged_to(run: Path) -> Counter[Event]:
-    """Where a run was refused before its first charge, no ledger is left to go on with."""
-    ledger = run / "vault" / "ledger.jsonl"
-    return LedgerRecord(read_chain(ledger.read_text().splitlines())).charged if ledger.exists() else Counter()
+def ledger_of(run: Path) -> LedgerRecord:
+    return LedgerRecord(read_chain((run / "vault" / "ledger.jsonl").read_text().splitlines()))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -47,7 +45,7 @@ def test_one_release_more_than_planned_is_refused(
         execute(images, plan, tmp_path / "run")
     assert not (tmp_path / "run" / "release").exists()
     assert 0 < noise_drawn["releases"] <= num_releases(steps(plan.planned))
-    assert charged_to(tmp_path / "run") <= steps(plan.planned)
+    assert ledger_of(tmp_path / "run").charged <= steps(plan.planned)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -57,7 +55,7 @@ def test_a_plan_without_releases_lets_nothing_through(method: str, tmp_path: Pat
     with pytest.raises(BudgetExceeded, match="Nothing was released"):
         execute(images, plan, tmp_path / "run")
     assert noise_drawn["releases"] == 0
-    assert charged_to(tmp_path / "run") == Counter()
+    assert ledger_of(tmp_path / "run").charged == Counter()
     assert not (tmp_path / "run" / "release").exists()
 
 
@@ -99,4 +97,4 @@ def test_charging_an_event_the_plan_does_not_know_is_refused_even_if_it_is_cheap
     monkeypatch.setattr(Door, "release_sum", cheaper)
     with pytest.raises(BudgetExceeded):
         execute(images, plan, tmp_path / "run")
-    assert Gaussian(plan.noise_multiplier * 1000) not in charged_to(tmp_path / "run")
+    assert Gaussian(plan.noise_multiplier * 1000) not in ledger_of(tmp_path / "run").charged

@@ -67,10 +67,35 @@ def test_each_step_moves_its_own_part_alone() -> None:
     assert moved(made, before) == {"generator"}
 
 
-def test_labels_are_drawn_by_their_shares() -> None:
-    assert adversary(batch=4000, class_shares=torch.tensor([3.0, 1.0]))._labels().float().mean() == pytest.approx(
-        0.25, abs=0.04
-    ), "false alarm: one in a hundred million"
+@pytest.mark.parametrize("shares", [[1, 1], [3, 1], [9, 1], [0, 2]], ids=str)
+def test_a_batch_has_as_many_labels_of_a_class_as_its_share_says_up_to_one(shares: list[float]) -> None:
+    made = adversary(batch=15, class_shares=torch.tensor(shares, dtype=torch.float32))
+    counts = torch.stack([made._labels().bincount(minlength=2) for _ in range(200)]).float()
+    wanted = 15 * torch.tensor(shares) / sum(shares)
+    assert bool(((counts - wanted).abs() < 1).all())
+    assert counts.mean(0).tolist() == pytest.approx(wanted.tolist(), abs=0.2), "over many batches exactly its share"
+
+
+def test_the_generator_learns_to_make_images_whose_own_class_takes_them_for_real() -> None:
+    made = adversary()
+    made.judge(real_means(made))  # a critic that tells its classes apart
+    labels, before = torch.arange(16) % 2, snapshot(made)["generator"]
+    images = made.generator.sample(labels, named_generator(0, "latents"))
+    scores = made.critic.scored(made.critic.features(images, labels))[torch.arange(16), labels]
+    wanted = torch.autograd.grad(torch.log1p(torch.exp(-scores)).mean(), list(made.generator.parameters()))
+    made.draws.set_state(named_generator(0, "latents").get_state())
+    made._teach_step(labels)
+    for gradient, old, new in zip(wanted, before, made.generator.parameters(), strict=True):
+        clear = gradient.abs() > 1e-6  # of Adam's first step only the signs tell
+        assert torch.equal((new - old).sign()[clear], -gradient.sign()[clear])
+
+
+def test_the_owner_is_told_which_scores_are_of_real_means() -> None:
+    made = adversary()
+    for _ in range(100):
+        made.judge(real_means(made))
+    real, fake = made.last_scores.tolist()
+    assert real > 1 > -1 > fake
 
 
 def test_judging_again_and_again_tells_real_means_from_generated_ones() -> None:
@@ -125,8 +150,7 @@ def test_gradients_of_generated_images_are_clipped_as_those_of_real_ones() -> No
 
 
 def test_without_a_clip_gradients_of_generated_images_are_those_of_their_loss() -> None:
-    made = adversary()
-    again = adversary()
+    made, again = (adversary(class_shares=torch.tensor([5.0, 3.0])) for _ in range(2))
     labels = again._labels()
     images = again.generator.sample(labels, again.draws).detach()
     assert len(labels.bincount().unique()) == 2, "classes are uneven, or the weights of gradients were not tested"

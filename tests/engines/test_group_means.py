@@ -42,6 +42,12 @@ def test_a_first_count_is_believed_by_its_noise() -> None:
     assert noisy.tolist() == pytest.approx([1000.0, 1000.0], abs=5)
 
 
+def test_few_images_tell_little_about_shares_even_without_noise() -> None:
+    """Two images of a group are expected, give or take 1.4, and even shares are right up to one: they count twice."""
+    counts = NoisyCounts(torch.zeros(2), expected_batch=4, noise_std=0.0).after(torch.tensor([4.0, 0.0]), 1)
+    assert counts.tolist() == pytest.approx([(4 + 2 * 2) / 3, 2 * 2 / 3])
+
+
 def test_counts_go_on_where_they_were_kept() -> None:
     one = NoisyCounts(torch.zeros(2), expected_batch=10, noise_std=3.0)
     one.after(torch.tensor([7.0, 3.0]), 1)

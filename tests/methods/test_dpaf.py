@@ -223,7 +223,7 @@ def test_the_search_finds_gradients_that_depend_on_the_classes_of_other_records(
     def turned_by_mates(critic: AggregatingCritic, slopes: Tensor) -> PerSampleGradients:
         def losses(_: Any, inputs: Tensor, labels: Tensor) -> Tensor:
             mates = (labels[:, None] == labels).sum(dim=1)
-            along = slopes.flatten(1)[critic.groups(labels)] * (-1) ** mates[:, None]
+            along = slopes.flatten(1)[critic.groups_of(labels)] * (-1) ** mates[:, None]
             return (critic.features(inputs, labels).flatten(1) * along).sum(dim=1)
 
         return PerSampleGradients(critic, critic.before_average(), losses, layerwise=True)
@@ -437,6 +437,11 @@ def test_the_critic_is_told_the_noise_that_the_door_adds(construction: str) -> N
 def test_gradients_of_generated_images_are_taken_at_noisy_means_where_those_of_real_ones_are() -> None:
     assert parts_of_a_fit()[2].noisy_slopes
     assert not parts_of_a_fit(construction="published")[2].noisy_slopes
+
+
+def test_labels_of_generated_images_are_even_and_as_published_those_of_the_private_ones() -> None:
+    assert parts_of_a_fit()[2].class_shares.tolist() == [1, 1, 1]
+    assert parts_of_a_fit(construction="published")[2].class_shares.tolist() == [20, 9, 3]
 
 
 def test_the_owner_sees_how_the_critic_scores_both_kinds_of_means(

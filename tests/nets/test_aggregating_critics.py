@@ -37,7 +37,7 @@ def critic(
         width=16,
         dense_width=8,
         activation=activation,  # type: ignore[arg-type]
-        groups=spec.num_classes if by_class else 1,
+        num_groups=spec.num_classes if by_class else 1,
     )
     return made.drawn(named_generator(0, "critic"))
 
@@ -55,7 +55,7 @@ def test_every_layout_of_the_paper_can_be_built_with_its_numbers_of_layers(layou
     counts = [0 if part == "x" else int(part[1]) for part in layout.split("-")]
     assert [len(net.conv1), len(net.conv2), len(net.conv3)] == counts
     some, labels = images(spec, 3)
-    assert net.score(net.features(some, labels), net.groups(labels)).shape == (3,)
+    assert net.score(net.features(some, labels), net.groups_of(labels)).shape == (3,)
     classes = SplitConvNet(spec, ConvLayout.of(layout), width=16, dense_width=8, outputs=4, activation="tanh")
     assert classes.drawn(named_generator(0, "classifier"))(images(spec, 3)[0]).shape == (3, 4)
 
@@ -113,7 +113,7 @@ def test_a_label_changes_the_features() -> None:
 @pytest.mark.parametrize(("by_class", "groups"), [(True, [3, 0, 9]), (False, [0, 0, 0])])
 def test_means_are_of_each_class_or_of_all_images_together(by_class: bool, groups: list[int]) -> None:
     net = critic(by_class=by_class)
-    assert net.groups(torch.tensor([3, 0, 9])).tolist() == groups
+    assert net.groups_of(torch.tensor([3, 0, 9])).tolist() == groups
     assert net.num_groups == (10 if by_class else 1)
 
 

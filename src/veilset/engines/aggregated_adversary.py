@@ -94,13 +94,17 @@ class Adversary:
         self._teach(self._labels())
 
     def _labels(self) -> Tensor:
-        return torch.multinomial(self.class_shares, self.batch, replacement=True, generator=self.draws)
+        """Of each class as many as its share says, up to one: without any, it would be judged by a mean of nothing."""
+        ends = self.class_shares.cumsum(0) / self.class_shares.sum()
+        start = torch.rand((), generator=self.draws, device=self.draws.device)
+        places = (torch.arange(self.batch, device=self.draws.device) + start) / self.batch
+        return torch.searchsorted(ends[:-1], places, right=True)
 
     @torch.no_grad()
     def _fakes(self, labels: Tensor, noise_std: Tensor) -> tuple[Tensor, GroupMeans]:
         """Generated images, and noisy means of their features."""
         images = self.generator.sample(labels, self.draws)
-        groups = self.critic.groups(labels)
+        groups = self.critic.groups_of(labels)
         means, counts = mean_of_groups(self.critic.features(images, labels), groups, self.critic.num_groups)
         return images, GroupMeans(with_noise(means, noise_std, self.draws), noise_std, self.batch / counts)
 
@@ -126,7 +130,7 @@ class Adversary:
 
     def _teach_step(self, labels: Tensor) -> None:
         images = self.generator.sample(labels, self.draws)
-        loss = real_loss(self.critic.score(self.critic.features(images, labels), self.critic.groups(labels)))
+        loss = real_loss(self.critic.score(self.critic.features(images, labels), self.critic.groups_of(labels)))
         step_along(self.optimiser, torch.autograd.grad(loss, list(self.generator.parameters())))
 
 

@@ -126,7 +126,7 @@ class PublicBatches:
         labels = self.images.labels[places].to(self.draws.device) % self.critic.num_classes
         with torch.no_grad():
             features = self.critic.features(inputs, labels)
-        values, counts = mean_of_groups(features, self.critic.groups(labels), self.critic.num_groups)
+        values, counts = mean_of_groups(features, self.critic.groups_of(labels), self.critic.num_groups)
         means = GroupMeans(values, torch.zeros_like(counts), self.batch / counts)
         slope = weighted(slope_at(values), means.weights)
         gradients = self.compression(aligned_gradients(self.critic, slope), self.clip_of(slope))

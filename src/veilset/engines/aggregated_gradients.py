@@ -22,7 +22,7 @@ def aligned_gradients(critic: AggregatingCritic, slopes: Tensor) -> PerSampleGra
     times the images of a batch for each image of the group."""
 
     def losses(_: Forward, inputs: Tensor, labels: Tensor) -> Tensor:
-        along = slopes.flatten(1)[critic.groups(labels)]
+        along = slopes.flatten(1)[critic.groups_of(labels)]
         return (critic.features(inputs, labels).flatten(1).float() * along).sum(dim=1)
 
     return PerSampleGradients(critic, critic.before_average(), losses, layerwise=True)

@@ -120,9 +120,9 @@ class AggregationSettings:
         return SplitConvNet(spec, ConvLayout.of(self.layout), outputs=spec.num_classes, **self._shape())
 
     def critic(self, spec: ImageSpec) -> AggregatingCritic:
-        return AggregatingCritic(spec, ConvLayout.of(self.layout), groups=self.groups(spec), **self._shape())
+        return AggregatingCritic(spec, ConvLayout.of(self.layout), num_groups=self.num_groups(spec), **self._shape())
 
-    def groups(self, spec: ImageSpec) -> int:
+    def num_groups(self, spec: ImageSpec) -> int:
         """Of images, whose means the critic judges: each class, or, as published, all together."""
         return 1 if self.published else spec.num_classes
 

@@ -16,7 +16,7 @@ UNEVEN = 0.5
 
 @dataclass(frozen=True)
 class GroupMeans:
-    """Means of real features: released, or of public images."""
+    """Means of features: of private images, released with noise, of public ones, or of generated ones."""
 
     values: Tensor
     """(groups, maps, height, width)"""
@@ -30,7 +30,8 @@ class NoisyCounts:
     """How many images of each group are in a batch, by all counts that were released so far.
 
     A single count can be far off. So even shares count as much as batches whose counts are, together, as uncertain as
-    these shares are: the more noise, the more batches.
+    these shares are: the more noise, the more batches. At user level a batch is of users, who may bring several records
+    each, so that the first counts are rather too small.
 
     Args:
         sums: (groups,), in which they are added up; whoever resumes puts the sums of earlier batches there.

@@ -120,7 +120,7 @@ class Dpaf(Synthesizer):
         spec = facts.spec
         bound, sensitivity = config.feature_bound(spec), config.sensitivity(facts)
         # Features of a group agree by about a third, in as many numbers as their squared length.
-        signal = config.expected_batch / config.groups(spec) * bound / 3
+        signal = config.expected_batch / config.num_groups(spec) * bound / 3
         noise = noise_multiplier * sensitivity * bound
         numbers = sum(value.numel() for value in config.critic(spec).before_average())
         change = f"{facts.change} moves"

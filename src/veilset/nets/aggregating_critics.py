@@ -121,16 +121,16 @@ class AggregatingCritic(SplitConvNet):
         width: int,
         dense_width: int,
         activation: Activation,
-        groups: int,
+        num_groups: int,
     ) -> None:
-        super().__init__(spec, layout, width=width, dense_width=dense_width, outputs=groups, activation=activation)
-        self.num_classes, self.num_groups = spec.num_classes, groups
+        super().__init__(spec, layout, width=width, dense_width=dense_width, outputs=num_groups, activation=activation)
+        self.num_classes, self.num_groups = spec.num_classes, num_groups
         shapes = map_shapes(spec, layout.before_average, width)
         self.feature_shape = shapes[-1]
         with torch.device("meta"):
             self.label = nn.Linear(spec.num_classes, shapes[2][0], bias=False)
 
-    def groups(self, labels: Tensor) -> Tensor:
+    def groups_of(self, labels: Tensor) -> Tensor:
         """The mean to which an image of each label contributes."""
         return labels if self.num_groups > 1 else torch.zeros_like(labels)
 
