@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "console", "__main__"),
     ("report", "api", "scoring", "dp_scores", "score_checks", "score_plan", "looks", "courses"),
-    ("run", "reservations", "goals", "sharing", "run_folder", "sketching", "synthesis", "merging"),
+    ("run", "reserved_plans", "goals", "sharing", "run_folder", "sketching", "synthesis", "merging"),
     ("model", "sketch_release", "classifier", "partition"),
     ("evaluate",),
     ("methods", "pixel_sets"),

@@ -27,7 +27,7 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, PoissonSampled, Repeated
 from veilset.privacy.gaussian import gaussian_mu
 from veilset.privacy.ledger import ChainedFile, PrivacyLedger
-from veilset.reservations import reserve, withdraw, write_plan
+from veilset.reserved_plans import reserve, withdraw, write_plan
 from veilset.run import execute, resume
 
 RECORD_ADDED = {"adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD}

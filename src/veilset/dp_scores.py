@@ -30,7 +30,7 @@ from veilset.privacy.events import NOTHING, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.release import Door
-from veilset.reservations import budget_of
+from veilset.reserved_plans import budget_of
 from veilset.run import untracked
 from veilset.run_folder import RunFolder
 from veilset.score_checks import check_allowed

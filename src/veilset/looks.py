@@ -16,7 +16,7 @@ from veilset.data.spec import Source
 from veilset.errors import PrivacyError
 from veilset.files import sync_folder
 from veilset.report.vault import read_scores
-from veilset.reservations import budget_of
+from veilset.reserved_plans import budget_of
 from veilset.run_folder import RunFolder
 from veilset.score_plan import PURCHASES, RESERVED
 

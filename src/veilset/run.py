@@ -28,7 +28,7 @@ from veilset.privacy.ledger import LedgerRecord, PrivacyLedger, read_chain
 from veilset.privacy.noise import NoiseSource, NoNoise
 from veilset.privacy.release import Door
 from veilset.privacy.sides import seals_kept
-from veilset.reservations import budget_of, charge_terms, free, path_of, reserve
+from veilset.reserved_plans import budget_of, charge_terms, free, path_of, reserve
 from veilset.run_folder import RunFolder
 from veilset.score_release import benchmark_stamps
 

@@ -185,7 +185,7 @@ def test_a_plan_that_cannot_be_written_reserves_nothing(
         code, _, err = cli(*words, out)
         assert code == 2, err
     assert (tmp_path / "plan.json").read_text() == "{}", "what is there is kept"
-    monkeypatch.setattr("veilset.reservations.write_atomically", full_disk)
+    monkeypatch.setattr("veilset.reserved_plans.write_atomically", full_disk)
     assert cli(*words, tmp_path / "new.json")[0] == 2
     status = json.loads(cli("budget", "show", photos)[1])
     assert (status["epsilon_charged"], status["runs_unsettled"]) == (0.0, 0)

@@ -10,7 +10,7 @@ import torch
 from plain_critics import spec_of
 from torch import Tensor
 
-from veilset.engines.critic_training import Fakes, Of
+from veilset.engines.critic_training import Fakes, Reading
 from veilset.engines.teaching import Effort, GeneratedFakes, InTurn, Together, teach
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
@@ -45,7 +45,7 @@ class WantBrightness:
         self.fakes.append(fakes)
 
     def image_gradients(
-        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Reading | None = None
     ) -> Tensor:
         assert not images.requires_grad
         which = torch.arange(3) if which is None else which

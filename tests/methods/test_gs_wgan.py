@@ -22,7 +22,7 @@ from veilset.budget import DatasetBudget
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.engines import critic_memory, shard_teaching, teaching_settings
 from veilset.engines.critic_memory import bytes_kept
-from veilset.engines.critic_training import CriticStack, Of
+from veilset.engines.critic_training import CriticStack, Reading
 from veilset.engines.shard_batches import ImageShards, ShardBatches
 from veilset.errors import BudgetExceeded, ConfigError, RunError, UnsupportedEvent
 from veilset.methods.base import PublicFacts, get_method, make_config
@@ -239,7 +239,7 @@ def _hostile_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     """What no proof may rule out: a critic whose whole answer turns with the number of its images."""
 
     def answers(
-        self: CriticStack, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+        self: CriticStack, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Reading | None = None
     ) -> Tensor:
         signs = 1.0 - 2.0 * (self.shards.sizes[self._numbers(which)] % 2)
         gradients = signs[:, None, None, None, None] * torch.ones(len(signs), *images.shape)

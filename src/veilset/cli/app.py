@@ -61,7 +61,7 @@ from veilset.errors import RunError, VeilsetError
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism, get_method
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
-from veilset.reservations import write_plan
+from veilset.reserved_plans import write_plan
 from veilset.run_folder import RunFolder
 from veilset.version import __version__
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from veilset import reservations
+from veilset import reserved_plans
 from veilset.budget import DatasetBudget
 from veilset.cli.options import Delta, Neighbours, UnitOf
 from veilset.console import Show, command, result
@@ -53,7 +53,7 @@ def withdraw(
     source: DataSet, plan: Annotated[Path, typer.Argument(help="A plan that `veilset plan --out` wrote.")]
 ) -> None:
     """Give back what was reserved for a plan that was never run; it cannot be run afterwards."""
-    reservations.withdraw(Plan.load(plan), _found(source))
+    reserved_plans.withdraw(Plan.load(plan), _found(source))
     show(source)
 
 

@@ -28,7 +28,7 @@ from veilset.methods.plan import Plan
 from veilset.model import Model
 from veilset.partition import Partition
 from veilset.privacy.noise import NoiseSource
-from veilset.reservations import budget_of, free, reserve
+from veilset.reserved_plans import budget_of, free, reserve
 from veilset.run import check_allowed, execute_for, resume_for
 from veilset.run_folder import RunFolder, how_read
 from veilset.scoring import Warn

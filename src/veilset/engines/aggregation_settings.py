@@ -214,7 +214,7 @@ class AggregationSettings:
     ) -> tuple[float, float]:
         """Learning rates of the classifier and of what lies before the mean, at which noise leaves them what they are.
 
-        Gradients of the critic are as if the slope of its loss had length 1, which it seldom has: it is shorter.
+        Gradients of the critic are as if the slopes of its loss had length 1. Those of frequent classes are shorter.
         """
         noises, updates = self.noises(noise_multiplier), self.steps // self.asymmetry
         first, _, last = (noise * facts.sensitivity(self.clip_norm) / self.expected_batch for noise in noises)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from veilset.engines.critic_memory import spare_bytes
-from veilset.engines.critic_training import DRIFT, PENALTY, CriticStack, Fakes, Of, PooledFakes
+from veilset.engines.critic_training import DRIFT, PENALTY, CriticStack, Fakes, PooledFakes, Reading
 from veilset.nets.critics import Critics, Ready
 from veilset.nets.stacked_classifiers import Classifiers
 from veilset.randomness import named_generator
@@ -72,7 +72,7 @@ class ClassifyingTeachers:
             classifiers.train(fakes, plan.fake_steps + plan.real_steps, which, losses_on_both)
 
     def image_gradients(
-        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Reading | None = None
     ) -> Tensor:
         """Of the generator's loss (the paper, equation 10): one answer of each teacher, from critic and classifier."""
         wanted = self.critics.image_gradients(images, labels, which, of)

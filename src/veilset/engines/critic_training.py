@@ -69,7 +69,7 @@ Losses = Callable[[Critics, Ready, Tensor, Tensor, Tensor, Tensor], Tensor]
 """As `critic_losses`."""
 
 
-Of = Callable[[Tensor], Tensor]
+Reading = Callable[[Tensor], Tensor]
 """Makes few numbers of the gradient in an image, (..., channels, height, width) -> (..., numbers); linear."""
 
 
@@ -134,7 +134,7 @@ class CriticStack:
 
     @torch.no_grad()
     def image_gradients(
-        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Reading | None = None
     ) -> Tensor:
         """Of the generator's loss -mean(score) of one batch for all, by critic: (critics, n, ...) in float32.
 
@@ -146,7 +146,7 @@ class CriticStack:
             images: (n, channels, height, width), the same for every critic.
             labels: (n,).
             which: critics, each at most once; all unless given.
-            of: what is wanted of these gradients; only that is kept of more critics than are looked at at once.
+            of: what is read from these gradients; more critics than are looked at at once leave nothing else in memory.
         """
         which, of = self._numbers(which), of or _unchanged
         looks = []

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from veilset.engines.checkpointing import Checkpoints, keep, restore
-from veilset.engines.critic_training import Fakes, Of, PooledFakes
+from veilset.engines.critic_training import Fakes, PooledFakes, Reading
 from veilset.engines.training_steps import faded
 from veilset.engines.weight_average import WeightAverage
 from veilset.nets.frequencies import LowFrequencies
@@ -39,7 +39,7 @@ class Teachers(Protocol):
     def train(self, fakes: Fakes, steps: int, which: Tensor | None = None) -> None: ...
 
     def image_gradients(
-        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Of | None = None
+        self, images: Tensor, labels: Tensor, which: Tensor | None = None, of: Reading | None = None
     ) -> Tensor:
         """Of the generator's loss, (teachers, n, channels, height, width), or what `of` makes of that.
 

@@ -42,7 +42,7 @@ DOING = "matching private features"
 class NdpdcConfig(SetSettings):
     """Settings of NDPDC, and those of PSG, beside which it is compared."""
 
-    preset: str = option("paper", "paper, or small for two CPU cores")
+    preset: str = option("full", "full for a GPU, or small for two CPU cores")
     steps: int = option(10_000, "releases, one about each secret sample")
     group: int = option(50, "records of a class in a secret sample, if classes are even")
     clip_norm: float = option(1.0, "to which the features of a record are clipped")
@@ -69,7 +69,7 @@ class Ndpdc(SampledSet, Synthesizer):
     Config: ClassVar[type] = NdpdcConfig
     published_source: ClassVar[str] = "Zheng and Li 2023: Renyi bound for Poisson samples"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
+        "full": {},
         # For two CPU cores: a tenth of the steps, so longer ones, and a narrower network.
         "small": {"steps": 1000, "width": 64, "pixel_rate": 30.0},
     }
