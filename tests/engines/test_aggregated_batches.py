@@ -14,6 +14,7 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSet
 from veilset.engines.aggregated_batches import (
+    PublicBatches,
     PublishedBatches,
     RepairedBatches,
     feature_rows,
@@ -150,6 +151,32 @@ def test_gradients_are_clipped_in_proportion_to_the_public_length_of_the_slope(t
         repaired(settings(), door)(0, lambda means, factor=factor: factor * some_slope(torch.zeros_like(means)))
         bounds.append(door.captures[1].allowed)
     assert bounds[1] == pytest.approx(100 * bounds[0])
+
+
+def test_the_slope_that_is_clipped_is_the_one_that_counts_images_of_a_small_class_more(tmp_path: Path) -> None:
+    config = settings(expected_batch=24)
+    door = door_for(config, tmp_path)
+    batches = repaired(config, door)
+    batches.counts.sums += torch.tensor([18, 3, 3]) * 1e9
+    means, _ = batches(10**9 - 1, torch.ones_like)
+    assert means.weights.tolist() == pytest.approx([24 / 18, 8, 8])
+    length = config.clip_of(means.weights[:, None, None, None] * torch.ones_like(means.values))
+    assert door.captures[1].allowed == pytest.approx(length, rel=1e-6)
+
+
+def test_public_classes_stand_in_for_private_ones_modulo_their_number_and_count_by_their_sizes() -> None:
+    config = settings(clip_norm=1e6)
+    critic, asked = critic_of(config), []
+    public = make_images((2, 0, 0, 6), height=8, width=8)  # the fourth class stands in for the first of three
+    batches = PublicBatches(
+        images=public, critic=critic, batch=32, draws=named_generator(0, "draws"), clip_of=config.clip_of,
+        compression=lambda gradients, clip: asked.append(clip) or gradients,
+    )  # fmt: skip
+    means, gradients = batches(0, torch.ones_like)
+    assert means.weights.tolist() == [1, 32, 32], "all images are of the first class, and none count as one"
+    assert not bool(means.values[1:].any())
+    assert asked == [pytest.approx(config.clip_of(means.weights[:, None, None, None] * torch.ones_like(means.values)))]
+    assert gradients is not None
 
 
 def test_a_gradient_on_a_draw_that_foresaw_only_the_mean_is_refused(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from veilset.engines.checkpointing import keep, last_step, restore
+from veilset.engines.checkpointing import keep, last_affordable, last_step, restore
 from veilset.errors import BudgetExceeded
 from veilset.privacy import ledger as ledger_module
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import NOTHING, Gaussian, Repeated
+from veilset.privacy.events import NOTHING, Composed, Gaussian, Repeated
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.randomness import initialise, named_generator
 
@@ -131,3 +131,26 @@ def test_a_resumed_loop_ends_where_its_budget_ends_and_is_refused_if_there_is_no
     assert last_step(ledger, other, done=0, planned=900) == 1
     with pytest.raises(BudgetExceeded):
         ledger.charge(other)
+
+
+def test_a_stage_of_several_charges_ends_where_the_first_of_them_cannot_be_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One event a step and one for every eight steps: the stage ends with a whole number of those."""
+    monkeypatch.setattr(ledger_module, "BLOCKS", 9)
+    rare = Gaussian(2.0)
+    before = PrivacyLedger.open_new(
+        tmp_path / "ledger.jsonl", planned=Composed((Repeated(80, EVENT), Repeated(10, rare))), reserve=NOTHING,
+        adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD, delta=1e-5,
+    )  # fmt: skip
+    charges = [(EVENT, 80), (rare, 10)]
+    assert last_affordable(before, charges, done=0, planned=80) == 80
+    for _ in range(16):
+        before.charge(EVENT)
+    for _ in range(3):
+        before.charge(rare)
+    before.unlock()
+    ledger = PrivacyLedger.resume(tmp_path / "ledger.jsonl")
+    left = 80 - ledger.charged[EVENT], 10 - ledger.charged[rare]
+    assert last_affordable(ledger, charges, done=16, planned=80) == min(16 + left[0], 8 * (2 + left[1])) < 80
+    assert last_affordable(ledger, [], done=16, planned=80) == 80, "a game that costs nothing ends as planned"

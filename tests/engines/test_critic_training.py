@@ -179,6 +179,10 @@ def test_a_look_keeps_no_more_gradients_in_images_than_a_workspace_holds(at_once
     found = pieces.image_gradients(images, labels, of=brightness)
     assert close(found, whole.image_gradients(images, labels).sum((2, 3, 4)))
     assert max(kept) == at_once < COUNT
+    kept.clear()
+    whole.at_once = at_once  # nor at more critics than are trained at once: their activations take room, too
+    assert close(whole.image_gradients(images, labels, of=brightness), found)
+    assert max(kept) == at_once
 
 
 def test_the_critic_of_an_empty_shard_is_never_trained_and_asks_for_nothing() -> None:
