@@ -201,11 +201,14 @@ def test_what_was_reserved_for_a_run_that_never_began_can_be_withdrawn(data: Pat
     images, plan = loaded(data)
     plan = write_plan(plan, data, tmp_path / "plan.json")
     assert charged(data) == pytest.approx(2.0)
-    withdraw(plan, DatasetBudget.find(data))  # type: ignore[arg-type]
-    assert charged(data) == 0.0
-    for use in (lambda: execute(images, plan, tmp_path / "run"), lambda: withdraw(plan, DatasetBudget.find(data))):  # type: ignore[arg-type]
-        with pytest.raises(BudgetExceeded, match="it was run before, or withdrawn"):
-            use()
+    budget = DatasetBudget.find(data)
+    assert budget is not None
+    withdraw(plan, budget)
+    assert (budget.status().epsilon_charged, budget.status().runs_settled, budget.status().runs_unsettled) == (0, 0, 0)
+    with pytest.raises(BudgetExceeded, match="it was run before, or withdrawn"):
+        execute(images, plan, tmp_path / "run")
+    with pytest.raises(BudgetExceeded, match="nothing to give back"):
+        withdraw(plan, budget)
     assert execute(images, loaded(data)[1], tmp_path / "run").claim.epsilon == pytest.approx(2.0)
 
 

@@ -20,6 +20,7 @@ from veilset.budget import DatasetBudget
 from veilset.card import model_card
 from veilset.courses.learning import task_images
 from veilset.data.spec import ImageSet, Source
+from veilset.data.write import write_folder
 from veilset.errors import (
     ArtifactError,
     ConfigError,
@@ -129,6 +130,15 @@ def test_a_folder_of_a_run_that_stopped_before_its_ledger_was_opened_is_to_be_re
         execute(images, plan, tmp_path / "run")
     with pytest.raises(RunError, match="fit again into a new folder"):
         resume(images, tmp_path / "run")
+
+
+def test_a_run_is_not_written_among_its_images(tmp_path: Path) -> None:
+    write_folder(make_images(), tmp_path / "photos")
+    images = veilset.load(tmp_path / "photos")
+    with pytest.raises(RunError, match="outside of the images"):
+        execute(images, tiny_plan(images, "dp-merf"), tmp_path / "photos" / "runs" / "a")
+    assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == sorted(images.spec.class_names)
+    assert execute(images, tiny_plan(images, "dp-merf"), tmp_path / "photos-run").claim.epsilon is not None
 
 
 def test_a_run_whose_first_charge_cannot_be_written_keeps_what_is_reserved_and_can_be_resumed(

@@ -19,6 +19,7 @@ from veilset.evaluate.fitting import Classifier
 from veilset.evaluate.inception import InceptionExtractor
 from veilset.evaluate.presets import PRESETS
 from veilset.model import Model, from_pretrained
+from veilset.report.vault import read_scores
 from veilset.run import execute
 from veilset.run_folder import FINGERPRINTS, RunFolder
 from veilset.scoring import Request, _slowness, overlap_warnings, score_run
@@ -271,6 +272,15 @@ def test_inception_on_a_cpu_is_announced_with_the_time_it_takes() -> None:
     assert "about 467 minutes" in _slowness(slow, 70_000)[0]
     slow.device = torch.device("cuda")
     assert _slowness(slow, 70_000) == _slowness("auto", 70_000) == []
+
+
+def test_scores_that_are_not_measured_again_stay(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CLASSIFIERS, "another", CLASSIFIERS["constant"])
+    score(run, others(), classifiers=("constant", "another"))
+    (again,) = score(run, others(30), classifiers=("constant",))
+    kept = {one.metric: one for one in read_scores(run.vault)}
+    assert list(kept) == ["gen2real/another", "gen2real/constant"]
+    assert kept["gen2real/constant"].details["confusion"] == again.details["confusion"]
 
 
 def test_scores_are_written_for_the_owner_alone(run: RunFolder) -> None:

@@ -22,7 +22,8 @@ from veilset.data.manifest import is_manifest
 from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjacency
 from veilset.files import read_json, write_atomically
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.events import NOTHING, Event, to_json
+from veilset.privacy.claim import shown
+from veilset.privacy.events import NOTHING, Event, steps, to_json
 from veilset.privacy.gaussian import check_target
 from veilset.privacy.ledger import ChainedFile
 from veilset.privacy.noise import NoiseSource
@@ -146,7 +147,7 @@ class DatasetBudget:
         left = self._terms.left(charges_in(file.entries).values())
         raise BudgetExceeded(
             f"at most epsilon {self.epsilon:.4g} at delta {self.delta:g} over all runs on this data",
-            f"{before:.4g} already charged, {after:.4g} with this plan",
+            f"{shown(before)} already charged, {shown(after)} with this plan",
             f"Nothing was charged. Plan about epsilon {left:.3g} at most.",
         )
 
@@ -162,7 +163,11 @@ class DatasetBudget:
         Raises: BudgetExceeded where one has, or where there is no such reservation.
         """
         with self._opened() as file:
-            self._check_waiting(file.entries, name, planned, terms)
+            try:
+                self._check_waiting(file.entries, name, planned, terms)
+            except BudgetExceeded as error:
+                todo = "There is nothing to give back. `veilset budget show` says what is charged."
+                raise BudgetExceeded("a plan that waits to be run", error.found, todo) from error
             file.append({"settle": name, "of": to_json(NOTHING), "head": None})
 
     def check_waiting(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
@@ -238,11 +243,11 @@ class DatasetBudget:
     def status(self) -> BudgetStatus:
         entries = self._entries()
         charged = charges_in(entries)
-        settled = len({entry["settle"] for entry in entries if "settle" in entry})
-        spent = self._terms.price(charged.values())
+        runs = {name for name, event in charged.items() if steps(event)}  # others were given back
+        settled = runs & {entry["settle"] for entry in entries if "settle" in entry}
         return BudgetStatus(
-            self.epsilon, self.delta, self.adjacency, self.unit, spent, runs_settled=settled,
-            runs_unsettled=len(charged) - settled, runs_unproven=sum("unproven" in entry for entry in entries),
+            self.epsilon, self.delta, self.adjacency, self.unit, self._terms.price(charged.values()), len(settled),
+            runs_unsettled=len(runs - settled), runs_unproven=sum("unproven" in entry for entry in entries),
         )  # fmt: skip
 
     def epsilon_left(self) -> float:

@@ -77,6 +77,8 @@ def _opened(lock: Path) -> Iterator[int]:
 
 def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:
     """A JSON object from a file of bounded size."""
+    if not os.path.isdir(path.parent):
+        raise RunError(f"{what} in {path.parent}", "no such folder", "Check the path.")
     try:
         if path.stat().st_size > limit:
             raise ValueError(f"{path.stat().st_size} bytes")
@@ -93,6 +95,15 @@ def refuse_occupied(path: Path) -> None:
     with _creating(path):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
+
+
+def check_apart(out: Path, source: str | Path) -> None:
+    """Refuses to write into a folder of images: whoever reads them next would take the output for one of them."""
+    if os.path.isdir(source) and out.resolve().is_relative_to(Path(source).resolve()):
+        raise RunError(
+            f"an output outside of the images in {source}", f"{out}",
+            "Choose a folder elsewhere: images would be read from it the next time.",
+        )  # fmt: skip
 
 
 def check_makeable(path: Path) -> None:
@@ -127,7 +138,7 @@ def require_new_file(path: Path) -> None:
     with _creating(path):
         if path.exists() or path.is_symlink():
             raise RunError("a new file", f"{path} exists", "Choose another name.")
-        if not path.parent.is_dir():
+        if not os.path.isdir(path.parent):
             raise NotADirectoryError(f"{path.parent} is no folder")
         if not os.access(path.parent, os.W_OK):
             raise PermissionError("no permission to write there")

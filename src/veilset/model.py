@@ -119,7 +119,11 @@ def _shares(spec: ImageSpec, mix: Mapping[str, float] | None) -> Tensor:
     shares = torch.tensor([mix.get(name, 0) if numbers else -1 for name in spec.class_names], dtype=torch.float64)
     total = float(shares.sum())
     if not (set(mix) <= set(spec.class_names) and bool((shares >= 0).all()) and 0 < total < math.inf):
-        raise ConfigError(f"shares >= 0 of the classes {spec.class_names}", f"{dict(mix)}", "Correct the label mix.")
+        unknown = [name for name in mix if name not in spec.class_names]
+        raise ConfigError(
+            f"shares of at least 0, and not all 0, of the classes {', '.join(spec.class_names)}",
+            f"no class {', '.join(map(repr, unknown))}" if unknown else f"{dict(mix)}", "Correct the label mix.",
+        )  # fmt: skip
     return shares / total
 
 

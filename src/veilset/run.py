@@ -15,7 +15,7 @@ from veilset.artifact import write_release
 from veilset.budget import DatasetBudget
 from veilset.data.spec import Images
 from veilset.errors import ConfigError, PrivacyError, RunError
-from veilset.files import check_makeable, refuse_occupied
+from veilset.files import check_apart, check_makeable, refuse_occupied
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, get_mechanism, make_config
 from veilset.methods.plan import Plan
@@ -104,6 +104,8 @@ def execute_for(
     device = torch.device(device)
     check_allowed(plan, images, device, allow_published=allow_published)
     budget = budget_of(images.source)
+    if images.source.path is not None:
+        check_apart(path, images.source.path)
     check_new(path)  # and makes no folder, which a refusal of the budget would leave behind
     plan = reserve(plan, path_of(images))
     if budget is not None and plan.reservation is not None:

@@ -109,8 +109,9 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         folder = cls(path)
         if not folder.plan_path.is_file():
-            todo = "Check the path. A run is begun without --resume."
-            raise RunError(f"a run folder at {path}", "no vault/plan.json in it", todo)
+            found = "no vault/plan.json in it" if path.exists() else "no such folder"
+            todo = "Check the path. `veilset fit` writes such folders; a run is begun without --resume."
+            raise RunError(f"a run folder at {path}", found, todo)
         return folder
 
     def _make(self) -> None:

@@ -23,6 +23,7 @@ from veilset.files import write_atomically
 from veilset.looks import note_look
 from veilset.methods.base import Progress
 from veilset.model import Model, from_pretrained
+from veilset.report.vault import read_scores
 from veilset.run_folder import EXACT_SCORES, RunFolder
 from veilset.score_release import on_benchmark
 
@@ -81,7 +82,7 @@ def score_run(
     real: ImageSet | None = None,
     warn: Warn = lambda text: None,
 ) -> list[Score]:
-    """Samples images and scores them as asked. Either all scores are written, or those of before are still there.
+    """Samples images and scores them as asked. Scores of before stay, but those that are measured again.
 
     With ``real``, the real training images, the same classifiers are also trained on those: what there is to reach
     (real2real), the mean ratio to it (calibrated), and whether synthetic images show their class (real2gen).
@@ -99,10 +100,13 @@ def score_run(
     extractor = _extractor(request, device)
     for text in (*shared, *_slowness(extractor, request.number + len(test))):
         warn(text)
+    before = read_scores(folder.vault)
     note_look(folder, [images.source for images in (test, real) if images is not None])
     measured = _measure(folder, model, test, real, request, extractor, device, progress)
     scores = [_with_warnings(score, shared) for score in measured]
-    value = json.dumps([score.to_json() for score in scores], indent=1).encode()
+    again = {score.metric for score in scores}
+    kept = [score for score in before if score.metric not in again]
+    value = json.dumps([score.to_json() for score in (*kept, *scores)], indent=1).encode()
     write_atomically(folder.vault / EXACT_SCORES, value, mode=0o600)
     return scores
 

@@ -131,7 +131,9 @@ def test_digits_are_not_taken_for_cats_and_dogs(cli: Cli, run: Path) -> None:
     [
         (["--preset", "gswgan"], "one of the presets"),
         (["--classifiers", "cnn,svm"], "distinct classifiers"),
-        (["--classifiers", "none"], "distinct classifiers"),
+        (["--classifiers", "none"], "something to measure"),
+        (["--classifiers", "cnnn"], "Did you mean 'cnn'?"),
+        (["--fidelity", "fidd"], "Did you mean 'fid'?"),
         (["--fidelity", "beauty"], "distinct metrics"),
         (["--seeds", "0"], "at least one seed"),
         (["-n", "1"], "at least one synthetic image for each"),

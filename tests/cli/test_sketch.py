@@ -101,7 +101,7 @@ def test_a_stored_plan_is_what_a_sketch_spends(cli: Cli, photos: Path, tmp_path:
         (["--epsilon", "1", "--after", "x"], "--after together with --features"),
         ([], "an epsilon"),
         (["--epsilon", "1", "--networks"], "a value after --networks"),
-        (["--epsilon", "1", "--network", "3"], "Did you mean 'networks'?"),
+        (["--epsilon", "1", "--network", "3"], "Did you mean '--networks'?"),
         (["--epsilon", "1", "--after", "nowhere", "--features", "nowhere"], "finished release"),
     ],
 )

@@ -45,6 +45,35 @@ def test_other_files_are_passed_over_with_a_warning(tmp_path: Path) -> None:
     assert [text.split(":")[0] for text in warnings] == ["readme.txt", "cat/notes.txt"]
 
 
+def test_a_class_of_other_kinds_of_files_says_which_and_what_to_do(tmp_path: Path) -> None:
+    class_folder(tmp_path, names=("cat",))
+    (tmp_path / "scans" / "deeper").mkdir(parents=True)
+    for name in ("1.dcm", "2.DCM", "deeper/3.tif"):
+        (tmp_path / "scans" / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"none in .*scans, but \.dcm, \.tif files\n  Convert them to PNG"):
+        load(tmp_path)
+    assert any("no PNG or JPEG" in text for text in load(tmp_path, class_names=["cat", "scans"]).warnings)
+
+
+def test_classes_of_which_nothing_can_be_read_are_named_first(tmp_path: Path) -> None:
+    class_folder(tmp_path, names=("cat", "dog"))
+    for file in (tmp_path / "dog").iterdir():
+        file.write_bytes(file.read_bytes()[:40])
+    first, *others = load(tmp_path).warnings
+    assert first.startswith("class 'dog': none of its 2 images can be read")
+    assert len(others) == 2
+
+
+@pytest.mark.parametrize("written", ["release/manifest.json", "vault/plan.json"])
+def test_a_run_among_the_classes_is_not_read_as_one(tmp_path: Path, written: str) -> None:
+    class_folder(tmp_path)
+    (tmp_path / "run" / written).parent.mkdir(parents=True)
+    (tmp_path / "run" / written).write_text("{}")
+    write_image(tmp_path / "run" / "release" / "samples.png")
+    with pytest.raises(DataError, match="what a command of Veilset wrote"):
+        load(tmp_path)
+
+
 def test_one_class_with_one_image_works(tmp_path: Path) -> None:
     assert len(load(class_folder(tmp_path, 1, ("only",)))) == 1
 

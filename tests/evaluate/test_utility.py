@@ -158,7 +158,7 @@ def test_sets_that_do_not_fit_together_are_refused(synthetic, test, message):
     [
         ({"classifiers": ("cnn", "svm")}, "cnn, mlp"),
         ({"classifiers": ()}, "cnn, mlp"),
-        ({"classifiers": "cnn"}, "a list of"),
+        ({"classifiers": "cnn"}, "distinct classifiers"),
         ({"classifiers": ("cnn", "cnn")}, "distinct"),
         ({"seeds": ()}, "at least one seed"),
         ({"seeds": (1, 1)}, "none of them twice"),

@@ -115,11 +115,17 @@ def test_a_delta_near_one_over_the_size_warns_and_one_above_it_is_refused() -> N
 
 @pytest.mark.parametrize(("size", "usable"), [(150, "0.0001"), (20_000, "1e-06"), (60_000, "1e-06")])
 def test_a_delta_that_is_too_large_is_told_one_that_is_not(size: int, usable: str) -> None:
-    (warning,) = planned(delta=0.5 / size, declared_size=size, epsilon=100.0).warnings
+    warnings = planned(delta=0.5 / size, declared_size=size, epsilon=100.0).warnings
+    (warning,) = [text for text in warnings if "a weak guarantee" not in text]
     assert f"--delta {usable}" in warning
     with pytest.raises(ConfigError, match=rf"Use --delta {usable} or a smaller one\."):
         planned(delta=1 / size, declared_size=size)
     assert not any("delta" in text for text in planned(delta=float(usable), declared_size=size).warnings)
+
+
+@pytest.mark.parametrize(("epsilon", "weak"), [(10.0, False), (11.0, True)])
+def test_an_epsilon_that_says_little_is_warned_of_before_it_is_spent(epsilon: float, weak: bool) -> None:
+    assert any("a weak guarantee" in text for text in planned(epsilon=epsilon).warnings) == weak
 
 
 def test_user_level_plans_keep_the_cap_and_expect_less() -> None:

@@ -58,6 +58,7 @@ from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write
 from veilset.dp_scores import check_cap
 from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
+from veilset.files import check_apart
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism, get_method
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
@@ -139,6 +140,8 @@ def plan(
     With --out the plan is written for `veilset fit --plan`, which calibrates nothing any more.
     """
     show = Show(quiet)
+    if out is not None:
+        check_apart(out, source)
     spec, suggested = inspect(
         source, size=parse_size(size), fit=fit, color=color, split=split, benchmark=benchmark,
         class_names=parse_names(class_names),
@@ -188,14 +191,16 @@ def fit(
         check_agrees(stored, context)
     else:
         check_request(context, get_method(method), method_options(context))
+    chosen_device = api.pick_device(device)
     if not resume:
+        check_apart(out, source)
         run.check_new(out)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             source, show, strict=strict, benchmark=benchmark,
             **reading(context, RunFolder(out).reading if resume else {}),
         )  # fmt: skip
-        common: dict[str, Any] = {"device": api.pick_device(device), "progress": show.progress}
+        common: dict[str, Any] = {"device": chosen_device, "progress": show.progress}
         common["allow_published"] = allow_published_accounting
         if resume:
             model = run.resume(images, out, **common)

@@ -45,6 +45,8 @@ def compare(sources: Runs, out: Out = None, quiet: Quiet = False) -> None:
 
 def _compare_courses(sources: list[Path], out: Path | None, show: Show) -> None:
     others = [str(source) for source in sources if not is_course(source)]
+    if missing := [other for other in others if not Path(other).exists()]:
+        raise ConfigError("courses that are there", f"no {', '.join(missing)}", "Check the paths.")
     if others:
         raise ConfigError("courses alone, or runs alone", f"{', '.join(others)} among courses", "Compare them apart.")
     courses = compare_courses(sources)

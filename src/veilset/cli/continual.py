@@ -38,6 +38,7 @@ from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges, asked_before
 from veilset.data import KNOWN_NAMES, ImageSpec
 from veilset.errors import ConfigError
+from veilset.files import check_apart
 from veilset.methods.base import get_mechanism, make_config
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.wording import duration
@@ -93,6 +94,9 @@ def continual(
     wanted = {"tasks": _tasks(tasks), "declared_sizes": _sizes(declared_sizes)}
     if begun is None:
         check_request(context, get_mechanism(method), method_options(context))
+    chosen_device = api.pick_device(device)
+    if begun is None:
+        check_apart(out, source)
     read = {**reading(context, {} if begun is None else begun.reading), "strict": strict}
     with Show(quiet) as show, resumable(CourseFolder(out).note):
         images = read_images(source, show, split="train", benchmark=benchmark, **read)
@@ -107,7 +111,7 @@ def continual(
             read["class_names"] = list(images.spec.class_names)
             real = read_images(measured["test"], show, split="test", benchmark=measured["test_benchmark"], **read)
         learned = run_course(
-            images, course, out, test=real, judges=judges, device=api.pick_device(device), progress=show.progress,
+            images, course, out, test=real, judges=judges, device=chosen_device, progress=show.progress,
             warn=show.warn, resume=resume,
         )  # fmt: skip
     _tell(learned, out, show)

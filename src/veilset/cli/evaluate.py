@@ -85,6 +85,8 @@ def evaluate(
     --dp-scores noisy accuracies are bought instead, which may be shared; buy them before you look at exact ones.
     """
     _check_together(quick, preset, real, real_benchmark, dp_scores)
+    if classifiers == NO_CLASSIFIERS and not fidelity:
+        raise ConfigError("something to measure", "--classifiers none and no --fidelity", "Add --fidelity fid, say.")
     preset = "quick" if quick else preset
     request = Request(
         number=NUMBER if number is None else number,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +14,7 @@ from veilset.data import KNOWN_NAMES, Images, ImageSet, load, stream
 from veilset.errors import ConfigError
 from veilset.methods.base import Mechanism, get_method, make_config
 from veilset.methods.plan import Accounting, Plan, requested_config
+from veilset.wording import meant
 
 Opened = TypeVar("Opened", bound=Images)
 HELP_LINE = "`veilset methods NAME` lists a method's options."
@@ -102,10 +103,27 @@ def parse_mix(text: str | None) -> dict[str, float] | None:
 def check_request(context: typer.Context, method: Mechanism, options: dict[str, Any]) -> None:
     """Refuses what is wrong whatever the images are, before a large folder of them is read."""
     params = context.params
+    _check_known(context, method, options)
     requested_config(
         method, epsilon=params["epsilon"], delta=params["delta"], accounting=params.get("accounting", "proven"),
         settings=options,
     )  # fmt: skip
+
+
+def _check_known(context: typer.Context, method: Mechanism, options: Iterable[str]) -> None:
+    """A misspelt option of the command lands among those of the method."""
+    known = {*(field.name for field in fields(method.Config)), *context.params}
+    for name in options:
+        if name not in known:
+            lists = f"`{context.command_path} --help` and `veilset methods {method.name}` list them."
+            raise ConfigError(
+                f"an option of `{context.command_path}` or of the method {method.name}", _as_typed(name),
+                meant(_as_typed(name), map(_as_typed, known), lists),
+            )  # fmt: skip
+
+
+def _as_typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def check_agrees(plan: Plan, context: typer.Context, options: dict[str, str] | None = None) -> None:
@@ -158,7 +176,7 @@ def split_words(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not rest:
-                raise ConfigError(f"a value after {word}", "nothing", HELP_LINE)
+                raise ConfigError(f"a value after {word}, if it is an option of the method", "nothing", HELP_LINE)
             value = rest.pop(0)
         options[name.replace("-", "_")] = value
     return plain, options

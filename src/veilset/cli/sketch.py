@@ -37,6 +37,7 @@ from veilset.cli.plans import describe, reading, resumable, stored_plan
 from veilset.console import Show, command, result
 from veilset.data import Images
 from veilset.errors import ConfigError
+from veilset.files import check_apart
 from veilset.merging import merge
 from veilset.methods.base import get_method
 from veilset.methods.plan import Plan
@@ -91,6 +92,7 @@ def sketch(
         check_request(context, get_method("sketch"), settings)
     chosen_device = api.pick_device(device)
     if not resume:
+        check_apart(out, plain[0])
         run.check_new(out)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(

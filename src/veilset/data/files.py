@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from veilset.data.decode import decode, quiet_pillow, read_header
 from veilset.data.fitting import Header, Target, resolve_target
@@ -61,6 +62,7 @@ class FileCollection:
         if not valid.any():
             raise self._nothing_decodes()
         self._note_repeated_ids()
+        unreadable = _unreadable_classes(labels, valid, self.class_names)
         users = self._users()
         return ImageSet(
             spec=spec,
@@ -70,7 +72,7 @@ class FileCollection:
             users=None if users is None else tuple(users),
             valid=valid,
             source=self.options.source,
-            warnings=self.notes.texts,
+            warnings=(*unreadable, *self.notes.texts),
         )
 
     def stream(self) -> LazyImages:
@@ -152,6 +154,16 @@ class FileCollection:
             f"none; the first one tried was {next(iter(self.entries)).path}",
             "Check the files with an image viewer, or convert them to PNG.",
         )
+
+
+def _unreadable_classes(labels: Tensor, valid: Tensor, names: tuple[str, ...]) -> list[str]:
+    """Classes of which not one image can be read, each with its number of images: for the owner alone."""
+    counts, readable = (part.bincount(minlength=len(names)).tolist() for part in (labels, labels[valid]))
+    return [
+        f"class '{name}': none of its {count:,} images can be read, and all are kept as empty records; --strict refuses"
+        for name, count, left in zip(names, counts, readable, strict=True)
+        if count and not left
+    ]
 
 
 def _attempt_headers(group: list[Entry]) -> list[tuple[Entry, Header | DataError]]:

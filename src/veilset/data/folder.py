@@ -64,12 +64,18 @@ def _entries(
             path = file.relative_to(root)
             yield key_of_path(path), Entry(file, label, path.as_posix())
         # A class that the owner declared may be empty; a class that only exists as an empty folder is a mistake.
-        if not found and options.class_names is None:
+        if found:
+            continue
+        others = _other_kinds(folder)
+        if others:
+            notes.add(f"class {folder.name}", f"class '{folder.name}': no PNG or JPEG images, but {others} files")
+        if options.class_names is None:
             raise DataError(
                 "PNG or JPEG images in every class folder",
-                f"none in {folder}",
-                "Remove the folder, or declare the class: --class-names (in Python class_names).",
-            )
+                f"none in {folder}" + (f", but {others} files" if others else ""),
+                "Convert them to PNG." if others
+                else "Remove the folder, or declare the class: --class-names (in Python class_names).",
+            )  # fmt: skip
 
 
 def _split_root(path: Path, options: ReadOptions) -> Path:
@@ -91,6 +97,7 @@ def _subfolders(root: Path) -> list[Path]:
     for item in sorted(root.iterdir()):
         if item.is_dir() and not item.name.startswith("."):
             _refuse_linked_folder(root, item)
+            _refuse_output(item)
             folders.append(item)
     if not folders:
         raise DataError(
@@ -129,11 +136,25 @@ def _images(root: Path, folder: Path, notes: Notes) -> Iterator[Path]:
                     yield file
 
 
+def _other_kinds(folder: Path) -> str:
+    """Of files that are no images for us, such as '.dcm, .tif'."""
+    kinds = {file.suffix.lower() or "nameless" for file in folder.rglob("[!.]*") if file.is_file()}
+    return ", ".join(sorted(kinds)[:5])
+
+
 def _is_folder(item: os.DirEntry[str]) -> bool:
     try:
         return item.is_dir()
     except OSError:  # a link that loops, say: reading it as a file will tell
         return False
+
+
+def _refuse_output(folder: Path) -> None:
+    """Its pictures show synthetic images."""
+    if (folder / "release" / "manifest.json").is_file() or (folder / "vault").is_dir():
+        raise DataError(
+            "class folders of images alone", f"{folder}, which is what a command of Veilset wrote", "Move it elsewhere."
+        )
 
 
 def _refuse_linked_folder(root: Path, folder: Path) -> None:

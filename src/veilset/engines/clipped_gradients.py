@@ -214,4 +214,6 @@ def clipped_mean(rows_of: Rows, inputs: Tensor, labels: Tensor, clip_norm: float
 def check_width(width: int) -> None:
     """Raises: ConfigError for a network whose gradients would depend on a record's place."""
     if width < 1 or width % WIDTH_STEP:
-        raise ConfigError(f"a network as wide as a multiple of {WIDTH_STEP}", f"{width}", "Correct the option.")
+        raise ConfigError(
+            f"widths of networks that are multiples of {WIDTH_STEP}", f"{width}", "Correct --width (or --dense-width)."
+        )

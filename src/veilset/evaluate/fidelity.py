@@ -23,6 +23,7 @@ from veilset.evaluate.extractors import Extractor, get_extractor
 from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.scores import Score
 from veilset.randomness import named_generator
+from veilset.wording import meant
 
 Result = tuple[float, dict[str, Any]]
 DEFAULT_METRICS = ("fid", "kid", "precision", "recall", "density", "coverage", "duplicates", "nearest-real")
@@ -228,7 +229,9 @@ def check_metrics(metrics: Sequence[str]) -> None:
     unknown = [name for name in metrics if name not in METRICS]
     if isinstance(metrics, str) or unknown or not metrics or len(set(metrics)) != len(metrics):
         raise ConfigError(
-            f"a list of distinct metrics out of: {', '.join(METRICS)}", f"{metrics!r}", 'Pass, for example, ("fid",).'
+            f"distinct metrics out of: {', '.join(METRICS)}",
+            f"no metric {', '.join(map(repr, unknown))}" if unknown else f"{metrics!r}",
+            meant(unknown[0] if unknown else "", METRICS, "Give some of them, each once, such as fid and kid."),
         )
 
 

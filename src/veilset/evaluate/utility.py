@@ -17,6 +17,7 @@ from veilset.evaluate.counting import UnitCount
 from veilset.evaluate.fitting import Predict, TrainContext
 from veilset.evaluate.matching import check_classes, check_shapes
 from veilset.evaluate.scores import Score
+from veilset.wording import meant
 
 MAX_CONFUSED = 100
 """Above this many classes a confusion matrix has more numbers than anybody reads."""
@@ -245,7 +246,9 @@ def check_choices(classifiers: Sequence[str], seeds: Sequence[int]) -> None:
     unknown = [name for name in classifiers if name not in CLASSIFIERS]
     if isinstance(classifiers, str) or unknown or not classifiers or len(set(classifiers)) != len(classifiers):
         raise ConfigError(
-            f"a list of distinct classifiers out of: {known}", f"{classifiers!r}", 'Pass, for example, ("cnn",).'
+            f"distinct classifiers out of: {known}",
+            f"no classifier {', '.join(map(repr, unknown))}" if unknown else f"{classifiers!r}",
+            meant(unknown[0] if unknown else "", CLASSIFIERS, "Give some of them, each once, such as cnn and mlp."),
         )
     if not seeds or len(set(seeds)) != len(seeds):
         # A repeated seed would repeat its result and make the spread look smaller than it is.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -27,6 +26,7 @@ from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import CAPPED, Published
 from veilset.privacy.events import Event
 from veilset.sketch_file import Layout
+from veilset.wording import meant
 
 
 class Mechanism(ABC):
@@ -211,8 +211,7 @@ def layout_in(config: Mapping[str, Any]) -> Layout | None:
 
 
 def nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"Did you mean '{close[0]}'?" if close else "`veilset methods` lists methods and options."
+    return meant(name, known, "`veilset methods` lists methods, and `veilset methods NAME` the options of one.")
 
 
 def make_config(method: Mechanism, settings: Mapping[str, Any], *, published: bool = False) -> Any:

@@ -13,10 +13,11 @@ from veilset.errors import ConfigError
 from veilset.methods.base import Forecast, Mechanism, PublicFacts, check_complete, get_mechanism, make_config, nearest
 from veilset.privacy.accounting import calibrate, price
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.claim import Published
+from veilset.privacy.claim import Published, shown
 from veilset.privacy.events import Composed, Event, from_json, to_json
 from veilset.privacy.gaussian import check_delta, check_target
 from veilset.version import __version__, read_as_ours
+from veilset.wording import WEAK_ABOVE
 
 Accounting = Literal["proven", "published", "none"]
 MAX_ROWS_PER_USER = 10**6
@@ -89,12 +90,15 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path) -> Plan:
+        todo = "Check the path; `veilset plan --out` writes such files."
+        if not path.is_file():
+            raise ConfigError(f"a plan file at {path}", "no such file", todo)
         try:
             value = json.loads(path.read_text())
             if not isinstance(value, dict):
                 raise ValueError("not a JSON object")
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"a plan file at {path}", f"{error}", "Make it with `veilset plan --out`.") from error
+            raise ConfigError(f"a plan file at {path}", f"another file ({error})", todo) from error
         return cls.from_json(value)
 
     def check_complete(self) -> None:
@@ -144,7 +148,11 @@ def make_plan(
         published=method.published_claim(config, facts, multiplier, delta) if published else None,
         forecast=forecast,
         seed=seed,
-        warnings=(*_warnings(facts, delta, forecast, accounting, given), *method.cautions(config, facts)),
+        warnings=(
+            *_weakness(proven),
+            *_warnings(facts, delta, forecast, accounting, given),
+            *method.cautions(config, facts),
+        ),
     )
 
 
@@ -167,7 +175,9 @@ def requested_config(
     if accounting == "none":
         return config
     if epsilon is None:
-        raise ConfigError("an epsilon", "none", "Pass --epsilon; it has no default because only you can choose it.")
+        raise ConfigError(
+            "an epsilon", "none", "Pass epsilon (--epsilon): only you can choose it, so it has no default."
+        )
     check_target(epsilon, delta)
     if accounting == "proven" and (reason := method.unproven(config)) is not None:
         raise ConfigError(
@@ -223,6 +233,12 @@ def _noise_multiplier(
         return Composed((method.events(config, facts, multiplier), method.reserve(config, facts, multiplier)))
 
     return calibrate(everything, epsilon, delta, facts.adjacency)
+
+
+def _weakness(epsilon: float | None) -> tuple[str, ...]:
+    if epsilon is None or epsilon <= WEAK_ABOVE + 1e-9:
+        return ()
+    return (f"epsilon {shown(epsilon)} is a weak guarantee: an attacker may become e^{epsilon:.3g} times surer.",)
 
 
 def _warnings(

@@ -6,6 +6,7 @@ on public test sets, nothing else: the function that makes it is never handed th
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,10 @@ def _require_finished(run: RunFolder) -> None:
             f"{run.path} is an exported release, which carries the report it was exported with",
             f"Open its {REPORT}, or run `veilset report` on the run folder and export again.",
         )
-    raise RunError(f"a finished run at {run.path}", "no release in it", "Finish it with `veilset fit --resume` first.")
+    if not os.path.exists(run.path):
+        raise RunError(f"a finished run at {run.path}", "no such folder", "Check the path.")
+    todo = f"Finish it: veilset fit SOURCE --out {run.path} --resume"
+    raise RunError(f"a finished run at {run.path}", "no release in it", todo)
 
 
 def _verified(run: RunFolder) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from veilset.privacy.ledger import LedgerRecord
 from veilset.report.charts import attack_curve
 from veilset.report.scores import noisy_text, score_content
 from veilset.score_release import NoisyScores, told_by_scores
+from veilset.wording import WEAK_ABOVE
 
-WEAK_ABOVE = 10.0
-"""Above this epsilon the word "private" alone would mislead: an attacker may become e^10 times surer."""
 ROWS_SHOWN = 20
 """Classes in the sample picture of a release."""
 STATUS_MEANING = {
