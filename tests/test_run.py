@@ -126,7 +126,7 @@ def test_a_folder_of_a_run_that_stopped_before_its_ledger_was_opened_is_to_be_re
         patch.setattr("veilset.run.PrivacyLedger.open_new", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             execute(images, plan, tmp_path / "run")
-    with pytest.raises(RunError, match="nothing to go on with: remove it"):
+    with pytest.raises(RunError, match="has no ledger"):
         execute(images, plan, tmp_path / "run")
     with pytest.raises(RunError, match="fit again into a new folder"):
         resume(images, tmp_path / "run")
@@ -135,7 +135,7 @@ def test_a_folder_of_a_run_that_stopped_before_its_ledger_was_opened_is_to_be_re
 def test_a_run_is_not_written_among_its_images(tmp_path: Path) -> None:
     write_folder(make_images(), tmp_path / "photos")
     images = veilset.load(tmp_path / "photos")
-    with pytest.raises(RunError, match="outside of the images"):
+    with pytest.raises(DataError, match="outside of the images"):
         execute(images, tiny_plan(images, "dp-merf"), tmp_path / "photos" / "runs" / "a")
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == sorted(images.spec.class_names)
     assert execute(images, tiny_plan(images, "dp-merf"), tmp_path / "photos-run").claim.epsilon is not None

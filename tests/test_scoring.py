@@ -274,13 +274,30 @@ def test_inception_on_a_cpu_is_announced_with_the_time_it_takes() -> None:
     assert _slowness(slow, 70_000) == _slowness("auto", 70_000) == []
 
 
-def test_scores_that_are_not_measured_again_stay(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def placed(images: ImageSet, path: str) -> ImageSet:
+    return replace(images, source=Source(path=path))
+
+
+def test_scores_on_the_same_test_images_stay_unless_they_are_measured_again(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(CLASSIFIERS, "another", CLASSIFIERS["constant"])
-    score(run, others(), classifiers=("constant", "another"))
-    (again,) = score(run, others(30), classifiers=("constant",))
+    test, real = placed(others(), "held-out"), make_images(seed=98)
+    score(run, test, real, classifiers=("constant", "another"))
+    (again,) = score(run, placed(others(30), "held-out"), classifiers=("constant",))
     kept = {one.metric: one for one in read_scores(run.vault)}
-    assert list(kept) == ["gen2real/another", "gen2real/constant"]
+    assert kept.keys() == {
+        "gen2real/constant", "gen2real/another", "real2real/constant", "real2real/another", "real2gen/constant",
+        "real2gen/another",
+    }, "a mean over classifiers would be one over others"  # fmt: skip
     assert kept["gen2real/constant"].details["confusion"] == again.details["confusion"]
+
+
+@pytest.mark.parametrize("path", ["another", None])
+def test_scores_on_other_test_images_do_not_stay(run: RunFolder, path: str | None) -> None:
+    score(run, placed(others(), "held-out"))
+    score(run, replace(others(), source=Source(path=path)), classifiers=(), fidelity=("duplicates",))
+    assert [one.metric for one in read_scores(run.vault)] == ["duplicates"]
 
 
 def test_scores_are_written_for_the_owner_alone(run: RunFolder) -> None:

@@ -228,7 +228,7 @@ def forget(folder: Path, name: str) -> None:
 def read_release(folder: Path) -> dict[str, bytes]:
     """All files of a release after checking that they are the ones its manifest names, unchanged."""
     if os.path.isdir(folder / "vault"):  # a run folder, as it is before there is a release in it
-        todo = f"Finish it: veilset fit SOURCE --out {folder} --resume"
+        todo = "Give the command that began it again, with --resume."
         raise ArtifactError("a finished run", f"{folder}, which is not", todo)
     manifest = read_json(folder / MANIFEST, "a finished release")
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("sha256"), dict):

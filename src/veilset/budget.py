@@ -23,7 +23,7 @@ from veilset.errors import BudgetExceeded, ConfigError, LedgerError, MixedAdjace
 from veilset.files import read_json, write_atomically
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import shown
-from veilset.privacy.events import NOTHING, Event, steps, to_json
+from veilset.privacy.events import Event, steps, to_json
 from veilset.privacy.gaussian import check_target
 from veilset.privacy.ledger import ChainedFile
 from veilset.privacy.noise import NoiseSource
@@ -157,19 +157,6 @@ class DatasetBudget:
             self._check_waiting(file.entries, name, planned, terms)
             file.append({"begin": name})
 
-    def withdraw(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
-        """Gives back a reservation that no run has begun with; none can afterwards.
-
-        Raises: BudgetExceeded where one has, or where there is no such reservation.
-        """
-        with self._opened() as file:
-            try:
-                self._check_waiting(file.entries, name, planned, terms)
-            except BudgetExceeded as error:
-                todo = "There is nothing to give back. `veilset budget show` says what is charged."
-                raise BudgetExceeded("a plan that waits to be run", error.found, todo) from error
-            file.append({"settle": name, "of": to_json(NOTHING), "head": None})
-
     def check_waiting(self, name: str, planned: Event, **terms: Unpack[ChargeTerms]) -> None:
         """Raises: BudgetExceeded for what `begin` would refuse; nothing is marked."""
         self._check_waiting(self._entries(), name, planned, terms)
@@ -181,7 +168,7 @@ class DatasetBudget:
         if used or asked not in entries:
             raise BudgetExceeded(
                 "a plan whose cost is reserved in this data set's budget, for one run",
-                "it was run before, or withdrawn" if used else "no such reservation of this cost, on these terms",
+                "it was run before" if used else "no such reservation of this cost, on these terms",
                 "Nothing was released. Make a new plan, or continue the run with --resume.",
             )
 
@@ -231,9 +218,9 @@ class DatasetBudget:
                 file.append({"settle": name, "of": to_json(spent), "head": head})
 
     def note(self, what: Note, run: str) -> None:
-        """Notes, once for each run, what no epsilon counts but others must know of."""
+        """Notes what no epsilon counts but others must know of; a look once for each run, a run whenever it begins."""
         with self._opened() as file:
-            if not any(entry.get(what) == run for entry in file.entries):
+            if what == "unproven" or not any(entry.get(what) == run for entry in file.entries):
                 file.append({what: run})
 
     def noted(self, what: Note) -> tuple[str, ...]:

@@ -97,15 +97,6 @@ def refuse_occupied(path: Path) -> None:
             raise RunError("a new or empty output folder", f"{path} is not", "Choose another path or empty it first.")
 
 
-def check_apart(out: Path, source: str | Path) -> None:
-    """Refuses to write into a folder of images: whoever reads them next would take the output for one of them."""
-    if os.path.isdir(source) and out.resolve().is_relative_to(Path(source).resolve()):
-        raise RunError(
-            f"an output outside of the images in {source}", f"{out}",
-            "Choose a folder elsewhere: images would be read from it the next time.",
-        )  # fmt: skip
-
-
 def check_makeable(path: Path) -> None:
     """Refuses a folder that could not be made, or written to, and makes none."""
     nearest = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))

@@ -51,14 +51,6 @@ def write_plan(plan: Plan, images_path: Path | None, out: Path) -> Plan:
     return reserved
 
 
-def withdraw(plan: Plan, budget: DatasetBudget) -> None:
-    """Gives back what `write_plan` reserved for a plan that was never run, and cannot be run afterwards.
-
-    Raises: BudgetExceeded where a run has begun with it, or where nothing is reserved for it.
-    """
-    budget.withdraw(plan.reservation or "", Composed((plan.planned, plan.reserve)), **charge_terms(plan))
-
-
 def free(plan: Plan, budget: DatasetBudget | None) -> None:
     """Gives a reservation back. Nothing can be released with it any more: no run may begin with it or be resumed.
 

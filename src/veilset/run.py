@@ -14,8 +14,9 @@ import torch
 from veilset.artifact import write_release
 from veilset.budget import DatasetBudget
 from veilset.data.spec import Images
+from veilset.data.write import check_apart
 from veilset.errors import ConfigError, PrivacyError, RunError
-from veilset.files import check_apart, check_makeable, refuse_occupied
+from veilset.files import check_makeable, refuse_occupied
 from veilset.goals import Goal, Loaded, Made, ModelGoal, Terms
 from veilset.methods.base import FitContext, Mechanism, Progress, assumptions_of, get_mechanism, make_config
 from veilset.methods.plan import Plan
@@ -76,7 +77,7 @@ def check_new(path: Path) -> None:
         state, todo = (
             ("is not finished", "Go on with it by --resume: what it was charged is lost where it is removed.")
             if os.path.isfile(folder.ledger_path)
-            else ("stopped before it was charged anything", "There is nothing to go on with: remove it.")
+            else ("has no ledger", "It cannot go on: choose another folder.")
         )
         raise RunError("a new or empty output folder", f"{path}, with a run that {state}", todo)
     refuse_occupied(path)
@@ -104,8 +105,7 @@ def execute_for(
     device = torch.device(device)
     check_allowed(plan, images, device, allow_published=allow_published)
     budget = budget_of(images.source)
-    if images.source.path is not None:
-        check_apart(path, images.source.path)
+    check_apart(path, images.source.path)
     check_new(path)  # and makes no folder, which a refusal of the budget would leave behind
     plan = reserve(plan, path_of(images))
     if budget is not None and plan.reservation is not None:
@@ -162,6 +162,8 @@ def resume_for(
     ledger = PrivacyLedger.resume(folder.ledger_path)
     if budget is not None and plan.reservation is not None and not ledger.closed:
         budget.go_on(plan.reservation, ledger.head)
+    if budget is not None and plan.not_private is not None and str(path.resolve()) not in budget.noted("unproven"):
+        budget.note("unproven", str(path.resolve()))  # it began before there was a budget
     noise = NoNoise() if plan.accounting == "none" else NoiseSource()
     return _run(goal, images, plan, folder, Door(ledger, noise), budget, device, progress)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from veilset.artifact import read_privacy
 from veilset.data.spec import ImageSet, ImageSpec
 from veilset.errors import ConfigError, DataError, PrivacyError
 from veilset.evaluate import Score, calibrated, fidelity, gen2real, real2gen, real2real, run_preset
+from veilset.evaluate.classifiers import CLASSIFIERS
 from veilset.evaluate.extractors import Extractor, get_extractor
 from veilset.evaluate.fidelity import METRICS, check_metrics
 from veilset.evaluate.inception import CPU_IMAGES_PER_SECOND, InceptionExtractor
@@ -27,6 +29,8 @@ from veilset.report.vault import read_scores
 from veilset.run_folder import EXACT_SCORES, RunFolder
 from veilset.score_release import on_benchmark
 
+JUDGED_ON = "judged on"
+"""In the details of a score: where its test images lie."""
 MOST_SHARED = 0.01
 """Share of test images that may be training images: public sets hold a few repetitions, more is a mistake."""
 Warn = Callable[[str], None]
@@ -82,7 +86,7 @@ def score_run(
     real: ImageSet | None = None,
     warn: Warn = lambda text: None,
 ) -> list[Score]:
-    """Samples images and scores them as asked. Scores of before stay, but those that are measured again.
+    """Samples images and scores them as asked. Scores of before on the same test images stay, unless measured again.
 
     With ``real``, the real training images, the same classifiers are also trained on those: what there is to reach
     (real2real), the mean ratio to it (calibrated), and whether synthetic images show their class (real2gen).
@@ -100,15 +104,31 @@ def score_run(
     extractor = _extractor(request, device)
     for text in (*shared, *_slowness(extractor, request.number + len(test))):
         warn(text)
-    before = read_scores(folder.vault)
+    read_scores(folder.vault)  # a file that cannot be read is noticed before the work
     note_look(folder, [images.source for images in (test, real) if images is not None])
     measured = _measure(folder, model, test, real, request, extractor, device, progress)
-    scores = [_with_warnings(score, shared) for score in measured]
-    again = {score.metric for score in scores}
-    kept = [score for score in before if score.metric not in again]
+    judged_on = _place_of(test)
+    scores = [replace(score, details={**score.details, JUDGED_ON: judged_on}) for score in measured]
+    scores = [_with_warnings(score, shared) for score in scores]
+    kept = [score for score in read_scores(folder.vault) if _still_holds(score, scores, judged_on)]
     value = json.dumps([score.to_json() for score in (*kept, *scores)], indent=1).encode()
     write_atomically(folder.vault / EXACT_SCORES, value, mode=0o600)
     return scores
+
+
+def _place_of(images: ImageSet) -> str | None:
+    """Of test images, for the owner; None for arrays, of which nothing says whether they are the same."""
+    return str(Path(images.source.path).resolve()) if images.source.path else images.source.benchmark
+
+
+def _still_holds(score: Score, measured: Sequence[Score], judged_on: str | None) -> bool:
+    """Scores on other test images would be taken for scores on these, and means over classifiers for means over those
+    that were measured now."""
+    name = score.metric.partition("/")[2]
+    is_mean = bool(name) and name not in CLASSIFIERS
+    stale = is_mean and any("/" in one.metric for one in measured)
+    again = any(one.metric == score.metric for one in measured)
+    return judged_on is not None and score.details.get(JUDGED_ON) == judged_on and not (again or stale)
 
 
 def _measure(

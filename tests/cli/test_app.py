@@ -153,18 +153,6 @@ def test_a_plan_that_is_written_reserves_and_its_fit_settles(cli: Cli, photos: P
     assert (after["runs_settled"], after["runs_unsettled"]) == (1, 0)
 
 
-def test_a_plan_that_will_never_run_can_be_withdrawn(cli: Cli, photos: Path, tmp_path: Path) -> None:
-    cli("budget", "init", photos, "--epsilon", "3")
-    cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "plan.json", *TINY)
-    code, out, _ = cli("budget", "withdraw", photos, tmp_path / "plan.json")
-    assert code == 0
-    assert json.loads(out)["epsilon_charged"] == 0.0
-    code, _, err = cli("fit", photos, "--plan", tmp_path / "plan.json", "--out", tmp_path / "a")
-    assert code == 2
-    assert "or withdrawn" in err
-    assert cli("budget", "withdraw", photos, tmp_path / "nothing.json")[0] == 2
-
-
 def test_the_budget_names_runs_that_nothing_counts(cli: Cli, photos: Path, tmp_path: Path) -> None:
     cli("budget", "init", photos, "--epsilon", "3")
     assert "no proven epsilon" not in cli("budget", "show", photos)[2]

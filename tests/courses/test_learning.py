@@ -15,8 +15,10 @@ from veilset.classifier import open_classifier
 from veilset.courses import learning
 from veilset.courses.learning import learn, shared_between_tasks, task_images
 from veilset.courses.release import privacy_of_tasks, verify_course
+from veilset.data import load
 from veilset.data.spec import ImageSet, Source
-from veilset.errors import BudgetExceeded, RunError
+from veilset.data.write import write_folder
+from veilset.errors import BudgetExceeded, DataError, RunError
 from veilset.model import from_pretrained
 from veilset.partition import PARTITIONED
 from veilset.privacy.accounting import price
@@ -264,3 +266,14 @@ def test_a_classifier_is_trained_on_from_the_released_one(tmp_path: Path) -> Non
     assert second.privacy.parts[0] == first.privacy.parts[0], (
         "its weights know of the first task, and so does its claim"
     )
+
+
+def test_a_course_is_not_written_among_its_images(tmp_path: Path) -> None:
+    write_folder(some_images(), tmp_path / "photos")
+    images = load(tmp_path / "photos")
+    terms = {"adjacency": Adjacency.ADD_REMOVE, "unit": Unit.RECORD}
+    budget = DatasetBudget.create(tmp_path / "photos", epsilon=10.0, delta=1e-5, **terms)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="outside of the images"):
+        learn(images, some_course(images), tmp_path / "photos" / "course")
+    assert budget.status().epsilon_charged == 0.0
+    assert not (tmp_path / "photos" / "course").exists()

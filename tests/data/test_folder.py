@@ -64,14 +64,22 @@ def test_classes_of_which_nothing_can_be_read_are_named_first(tmp_path: Path) ->
     assert len(others) == 2
 
 
-@pytest.mark.parametrize("written", ["release/manifest.json", "vault/plan.json"])
-def test_a_run_among_the_classes_is_not_read_as_one(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize("place", ["run", "cat/run", "runs/a"])
+@pytest.mark.parametrize("written", ["release/manifest.json", "vault/plan.json", "vault/course.json"])
+def test_a_run_among_the_images_is_not_read_as_some_of_them(tmp_path: Path, place: str, written: str) -> None:
     class_folder(tmp_path)
-    (tmp_path / "run" / written).parent.mkdir(parents=True)
-    (tmp_path / "run" / written).write_text("{}")
-    write_image(tmp_path / "run" / "release" / "samples.png")
+    (tmp_path / place / written).parent.mkdir(parents=True)
+    (tmp_path / place / written).write_text("{}")
+    write_image(tmp_path / place / "release" / "samples.png")
     with pytest.raises(DataError, match="what a command of Veilset wrote"):
         load(tmp_path)
+
+
+def test_a_class_may_be_called_vault(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        class_folder(tmp_path / split, names=("bars", "vault"))
+        write_image(tmp_path / split / "bars" / "vault" / "7.png")
+    assert load(tmp_path).spec.class_names == ("bars", "vault")
 
 
 def test_one_class_with_one_image_works(tmp_path: Path) -> None:

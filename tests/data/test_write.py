@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from veilset.data import ImageSet, ImageSpec, check_writable, is_archive, load, write_folder, write_images, write_npz
+from veilset.data import (
+    ImageSet,
+    ImageSpec,
+    check_apart,
+    check_writable,
+    is_archive,
+    load,
+    write_folder,
+    write_images,
+    write_npz,
+)
 from veilset.errors import ConfigError, DataError, VeilsetError
 
 from .helpers import small_images
@@ -124,3 +134,16 @@ def test_a_name_of_another_kind_of_archive_is_refused_instead_of_making_a_folder
 def test_an_archive_is_told_by_its_name_in_large_letters_too(tmp_path: Path) -> None:
     write_images(synthetic(), tmp_path / "A.NPZ")
     assert load(tmp_path / "A.NPZ").spec == synthetic().spec
+
+
+def test_an_output_lies_apart_from_the_images_it_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "photos")
+    for inside in ("photos", "photos/a/b", str(tmp_path / "photos" / "a"), "linked/a"):
+        with pytest.raises(DataError, match="outside of the images in photos"):
+            check_apart(Path(inside), "photos")
+    for apart, source in (("photos-out", "photos"), (".", "photos"), ("x", "photos/list.csv"), ("x", None)):
+        check_apart(Path(apart), source)
+    check_apart(Path("mnist/a"), "mnist")  # the bundled digits, whatever a folder is called

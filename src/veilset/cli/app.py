@@ -54,11 +54,10 @@ from veilset.cli.plans import describe, reading, resumable, stored_plan
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, command, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
-from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
+from veilset.data import KNOWN_NAMES, check_apart, check_writable, inspect, is_archive, write_images
 from veilset.dp_scores import check_cap
 from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
-from veilset.files import check_apart
 from veilset.methods.base import DEFAULT_METHOD, all_methods, get_mechanism, get_method
 from veilset.model import from_pretrained
 from veilset.privacy.claim import shown
@@ -140,8 +139,7 @@ def plan(
     With --out the plan is written for `veilset fit --plan`, which calibrates nothing any more.
     """
     show = Show(quiet)
-    if out is not None:
-        check_apart(out, source)
+    check_request(context, get_method(method), method_options(context))
     spec, suggested = inspect(
         source, size=parse_size(size), fit=fit, color=color, split=split, benchmark=benchmark,
         class_names=parse_names(class_names),

@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from veilset import reserved_plans
 from veilset.budget import DatasetBudget
 from veilset.cli.options import Delta, Neighbours, UnitOf
 from veilset.console import Show, command, result
 from veilset.errors import ConfigError
-from veilset.methods.plan import Plan
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.claim import shown
 
@@ -36,7 +34,11 @@ def init(
 @app.command("show")
 def show(source: DataSet) -> None:
     """Show what is charged and what is left."""
-    budget = _found(source)
+    budget = DatasetBudget.find(source)
+    if budget is None:
+        raise ConfigError(
+            f"a budget for {source}", "none", f"Make one: {command('budget', 'init', source, '--epsilon', 3)}"
+        )
     status, left = budget.status(), budget.epsilon_left()
     Show(quiet=False).say(
         f"epsilon {shown(status.epsilon_charged)} of {status.epsilon:.4g} charged at delta {status.delta:g}, "
@@ -46,21 +48,3 @@ def show(source: DataSet) -> None:
     if status.runs_unproven:
         Show(quiet=False).say(f"beside them, runs of no proven epsilon, which nothing counts: {status.runs_unproven}")
     result({**status.__dict__, "epsilon_left": left})
-
-
-@app.command("withdraw")
-def withdraw(
-    source: DataSet, plan: Annotated[Path, typer.Argument(help="A plan that `veilset plan --out` wrote.")]
-) -> None:
-    """Give back what was reserved for a plan that was never run; it cannot be run afterwards."""
-    reserved_plans.withdraw(Plan.load(plan), _found(source))
-    show(source)
-
-
-def _found(source: Path) -> DatasetBudget:
-    budget = DatasetBudget.find(source)
-    if budget is None:
-        raise ConfigError(
-            f"a budget for {source}", "none", f"Make one: {command('budget', 'init', source, '--epsilon', 3)}"
-        )
-    return budget

@@ -37,8 +37,8 @@ from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges, asked_before
 from veilset.data import KNOWN_NAMES, ImageSpec
+from veilset.data.write import check_apart
 from veilset.errors import ConfigError
-from veilset.files import check_apart
 from veilset.methods.base import get_mechanism, make_config
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.wording import duration

@@ -22,6 +22,7 @@ from veilset.courses.folder import CourseFolder, check_new
 from veilset.courses.release import is_course, write_course_release
 from veilset.data.fingerprints import KEY_BYTES, fingerprints
 from veilset.data.spec import ImageSet
+from veilset.data.write import check_apart
 from veilset.goals import ClassifierGoal, Goal, ModelGoal
 from veilset.methods.base import Progress
 from veilset.methods.plan import Plan
@@ -72,6 +73,7 @@ def learn(
 
 
 def _begun(images: ImageSet, course: Course, path: Path, read: dict[str, Any], device: torch.device) -> CourseFolder:
+    check_apart(path, images.source.path)
     for number, plan in enumerate(course.plans, start=1):
         check_allowed(plan, task_images(images, course, number), device, allow_published=False)
     check_new(path)

@@ -13,6 +13,8 @@ from veilset.data.options import ReadOptions
 from veilset.data.untrusted import check_inside, untrusted
 from veilset.errors import DataError
 
+WRITTEN = (("vault/plan.json",), ("vault/course.json",), ("release/manifest.json",), ("manifest.json", "privacy.json"))
+"""Files by which a run, a course and an exported release are known."""
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg"})
 _SPLIT_FOLDERS = frozenset({"train", "test", "val", "valid", "validation"})
 
@@ -97,7 +99,6 @@ def _subfolders(root: Path) -> list[Path]:
     for item in sorted(root.iterdir()):
         if item.is_dir() and not item.name.startswith("."):
             _refuse_linked_folder(root, item)
-            _refuse_output(item)
             folders.append(item)
     if not folders:
         raise DataError(
@@ -119,7 +120,9 @@ def _images(root: Path, folder: Path, notes: Notes) -> Iterator[Path]:
     """
     waiting = [folder]
     while waiting:
-        with os.scandir(waiting.pop()) as items:
+        inner = waiting.pop()
+        _refuse_output(inner)
+        with os.scandir(inner) as items:
             for item in items:
                 if item.name.startswith("."):
                     continue
@@ -151,7 +154,7 @@ def _is_folder(item: os.DirEntry[str]) -> bool:
 
 def _refuse_output(folder: Path) -> None:
     """Its pictures show synthetic images."""
-    if (folder / "release" / "manifest.json").is_file() or (folder / "vault").is_dir():
+    if any(all(os.path.isfile(folder / name) for name in names) for names in WRITTEN):
         raise DataError(
             "class folders of images alone", f"{folder}, which is what a command of Veilset wrote", "Move it elsewhere."
         )

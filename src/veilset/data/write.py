@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 from veilset.data.fitting import array_to_image
+from veilset.data.known import KNOWN
 from veilset.data.options import ImageProgress
 from veilset.data.spec import ImageSet
 from veilset.errors import ConfigError, DataError
@@ -34,6 +36,20 @@ def write_images(images: ImageSet, out: Path, progress: ImageProgress | None = N
         write_npz(images, out)
     else:
         write_folder(images, out, progress)
+
+
+def check_apart(out: Path, source: Path | str | None) -> None:
+    """Refuses to write into a folder of images: whoever reads them next would take the output for one of them.
+
+    Raises: DataError
+    """
+    if source is None or str(source) in KNOWN or not os.path.isdir(source):
+        return
+    if out.resolve().is_relative_to(Path(source).resolve()):
+        raise DataError(
+            f"an output outside of the images in {source}", f"{out}",
+            "Choose a folder elsewhere: images would be read from it the next time.",
+        )  # fmt: skip
 
 
 def check_writable(out: Path, *, archive: bool) -> None:

@@ -95,7 +95,7 @@ class Adversary:
         self._teach(self._labels())
 
     def _labels(self) -> Tensor:
-        """Of each class as many as its share says, up to one: without any, it would be judged by a mean of nothing."""
+        """Of each class as many as its share says, up to one: the mean of a class without any says nothing."""
         ends = self.class_shares.cumsum(0) / self.class_shares.sum()
         start = torch.rand((), generator=self.draws, device=self.draws.device)
         places = (torch.arange(self.batch, device=self.draws.device) + start) / self.batch

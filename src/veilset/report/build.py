@@ -63,7 +63,7 @@ def _require_finished(run: RunFolder) -> None:
         )
     if not os.path.exists(run.path):
         raise RunError(f"a finished run at {run.path}", "no such folder", "Check the path.")
-    todo = f"Finish it: veilset fit SOURCE --out {run.path} --resume"
+    todo = "Give the command that began it again, with --resume."
     raise RunError(f"a finished run at {run.path}", "no release in it", todo)
 
 
