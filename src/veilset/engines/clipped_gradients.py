@@ -215,5 +215,5 @@ def check_width(width: int) -> None:
     """Raises: ConfigError for a network whose gradients would depend on a record's place."""
     if width < 1 or width % WIDTH_STEP:
         raise ConfigError(
-            f"widths of networks that are multiples of {WIDTH_STEP}", f"{width}", "Correct --width (or --dense-width)."
+            f"a width of networks that is a multiple of {WIDTH_STEP}", f"{width}", "Correct --width (or --dense-width)."
         )
