@@ -36,8 +36,7 @@ from veilset.courses.course import SPLITS, Course, course_for
 from veilset.courses.folder import CourseFolder
 from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges, asked_before
-from veilset.data import KNOWN_NAMES, ImageSpec
-from veilset.data.write import check_apart
+from veilset.data import KNOWN_NAMES, ImageSpec, check_apart
 from veilset.errors import ConfigError
 from veilset.methods.base import get_mechanism, make_config
 from veilset.privacy.bounds import Adjacency, Unit
@@ -94,9 +93,8 @@ def continual(
     wanted = {"tasks": _tasks(tasks), "declared_sizes": _sizes(declared_sizes)}
     if begun is None:
         check_request(context, get_mechanism(method), method_options(context))
-    chosen_device = api.pick_device(device)
-    if begun is None:
         check_apart(out, source)
+    chosen_device = api.pick_device(device)
     read = {**reading(context, {} if begun is None else begun.reading), "strict": strict}
     with Show(quiet) as show, resumable(CourseFolder(out).note):
         images = read_images(source, show, split="train", benchmark=benchmark, **read)

@@ -35,8 +35,7 @@ from veilset.cli.options import (
 )
 from veilset.cli.plans import describe, reading, resumable, stored_plan
 from veilset.console import Show, command, result
-from veilset.data import Images
-from veilset.data.write import check_apart
+from veilset.data import Images, check_apart
 from veilset.errors import ConfigError
 from veilset.merging import merge
 from veilset.methods.base import get_method

@@ -69,8 +69,6 @@ def _entries(
         if found:
             continue
         others = _other_kinds(folder)
-        if others:
-            notes.add(f"class {folder.name}", f"class '{folder.name}': no PNG or JPEG images, but {others} files")
         if options.class_names is None:
             raise DataError(
                 "PNG or JPEG images in every class folder",
@@ -78,6 +76,8 @@ def _entries(
                 "Convert them to PNG." if others
                 else "Remove the folder, or declare the class: --class-names (in Python class_names).",
             )  # fmt: skip
+        if others:
+            notes.add(f"class {folder.name}", f"class '{folder.name}': no PNG or JPEG images, but {others} files")
 
 
 def _split_root(path: Path, options: ReadOptions) -> Path:

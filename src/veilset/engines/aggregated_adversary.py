@@ -1,6 +1,6 @@
 """A generator against a critic that judges mean features of batches. Open side: no function takes a private image.
-As published it knows the private shares of the classes, and nothing is claimed of it.
 
+As published it knows the private shares of the classes, and nothing is claimed of it.
 The critic is shown released means of real features, and means of the features of generated images; what lies before the
 mean is trained along released gradients. Reference: DPAF, algorithm 1.
 """

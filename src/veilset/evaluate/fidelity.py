@@ -14,16 +14,15 @@ from torch import Tensor
 
 from veilset.data.spec import ImageSet
 from veilset.engines.contexts import Progress
-from veilset.errors import ConfigError, DataError
+from veilset.errors import DataError
 from veilset.evaluate import copies, inception_score, manifold, moments
 from veilset.evaluate.cached import extract, extract_cached
 from veilset.evaluate.counting import UnitCount
 from veilset.evaluate.distances import statistics_device
 from veilset.evaluate.extractors import Extractor, get_extractor
-from veilset.evaluate.matching import check_classes, check_shapes
+from veilset.evaluate.matching import check_classes, check_names, check_shapes
 from veilset.evaluate.scores import Score
 from veilset.randomness import named_generator
-from veilset.wording import meant
 
 Result = tuple[float, dict[str, Any]]
 DEFAULT_METRICS = ("fid", "kid", "precision", "recall", "density", "coverage", "duplicates", "nearest-real")
@@ -226,13 +225,7 @@ def _score(name: str, pair: _Pair) -> Score:
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
-    unknown = [name for name in metrics if name not in METRICS]
-    if isinstance(metrics, str) or unknown or not metrics or len(set(metrics)) != len(metrics):
-        raise ConfigError(
-            f"distinct metrics out of: {', '.join(METRICS)}",
-            f"no metric {', '.join(map(repr, unknown))}" if unknown else f"{metrics!r}",
-            meant(unknown[0] if unknown else "", METRICS, "Give some of them, each once, such as fid and kid."),
-        )
+    check_names("metric", metrics, METRICS, "fid and kid")
 
 
 def _several(images: ImageSet, side: str) -> ImageSet:

@@ -1,7 +1,10 @@
 """Whether two sets of images can be compared at all; if not, what to do about it."""
 
+from collections.abc import Collection, Sequence
+
 from veilset.data.spec import ImageSpec
-from veilset.errors import DataError
+from veilset.errors import ConfigError, DataError
+from veilset.wording import meant
 
 
 def check_shapes(ours: ImageSpec, real: ImageSpec) -> None:
@@ -32,3 +35,14 @@ def check_classes(ours: ImageSpec, real: ImageSpec) -> None:
         "Use real images of the model's classes, kept back from training; where only the names differ, or a class has "
         "no image, read them with class_names=[...] set to the model's.",
     )
+
+
+def check_names(kind: str, names: Sequence[str], known: Collection[str], example: str) -> None:
+    """Raises: ConfigError unless these are names of what is known, some of them and each once."""
+    unknown = [] if isinstance(names, str) else [name for name in names if name not in known]
+    if isinstance(names, str) or unknown or not names or len(set(names)) != len(names):
+        raise ConfigError(
+            f"distinct {kind}s out of: {', '.join(known)}",
+            f"no {kind} {', '.join(map(repr, unknown))}" if unknown else f"{names!r}",
+            meant(unknown[0] if unknown else "", known, f"Give a list of some of them, each once, such as {example}."),
+        )

@@ -15,9 +15,8 @@ from veilset.errors import ConfigError, DataError
 from veilset.evaluate.classifiers import CLASSIFIERS
 from veilset.evaluate.counting import UnitCount
 from veilset.evaluate.fitting import Predict, TrainContext
-from veilset.evaluate.matching import check_classes, check_shapes
+from veilset.evaluate.matching import check_classes, check_names, check_shapes
 from veilset.evaluate.scores import Score
-from veilset.wording import meant
 
 MAX_CONFUSED = 100
 """Above this many classes a confusion matrix has more numbers than anybody reads."""
@@ -242,14 +241,7 @@ def _class_warnings(per_class: dict[str, float], vanished: list[str], test: Imag
 
 def check_choices(classifiers: Sequence[str], seeds: Sequence[int]) -> None:
     """Raises before anything is fitted: unknown or repeated names, no seed, a package that is not installed."""
-    known = ", ".join(CLASSIFIERS)
-    unknown = [name for name in classifiers if name not in CLASSIFIERS]
-    if isinstance(classifiers, str) or unknown or not classifiers or len(set(classifiers)) != len(classifiers):
-        raise ConfigError(
-            f"distinct classifiers out of: {known}",
-            f"no classifier {', '.join(map(repr, unknown))}" if unknown else f"{classifiers!r}",
-            meant(unknown[0] if unknown else "", CLASSIFIERS, "Give some of them, each once, such as cnn and mlp."),
-        )
+    check_names("classifier", classifiers, CLASSIFIERS, "cnn and mlp")
     if not seeds or len(set(seeds)) != len(seeds):
         # A repeated seed would repeat its result and make the spread look smaller than it is.
         raise ConfigError("at least one seed, none of them twice", f"{list(seeds)}", "Pass, for example, (0, 1, 2).")
