@@ -52,7 +52,7 @@ def interrupted(source: Path, out: Path) -> None:
 def test_an_interrupted_run_goes_on_to_the_model_it_would_have_been(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veilset.methods.sketch.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("veilset.engines.sketch_rounds.CHECKPOINT_EVERY", 3)
     starts: list[int] = []
     synthesize(made / "first", tmp_path / "whole", options={**OPEN, "steps": 8})
     interrupted(made / "first", tmp_path / "run")

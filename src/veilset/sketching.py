@@ -15,11 +15,13 @@ from veilset.artifact import Privacy, combined, read_release, write_release
 from veilset.data.spec import Images
 from veilset.engines.checkpointing import read_checkpoint
 from veilset.engines.sketch_costs import forecast_of_measuring
+from veilset.engines.sketch_rounds import measure
+from veilset.engines.sketch_settings import SketchConfig
 from veilset.errors import ConfigError
 from veilset.goals import Terms
 from veilset.methods.base import FitContext, make_config
 from veilset.methods.plan import Plan
-from veilset.methods.sketch import Sketch, SketchConfig, measure
+from veilset.methods.sketch import Sketch
 from veilset.nets.measurement import Measurement
 from veilset.privacy.accounting import price
 from veilset.privacy.claim import Claim

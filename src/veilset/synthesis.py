@@ -18,6 +18,7 @@ import torch
 from veilset.artifact import Privacy, privacy_bytes, write_release
 from veilset.data import check_writable, is_archive, write_images
 from veilset.data.spec import ImageSet, to_bytes
+from veilset.engines.sketch_rounds import synthesise, train_networks
 from veilset.engines.sketch_settings import SketchConfig
 from veilset.engines.targets import Released
 from veilset.errors import ConfigError
@@ -25,7 +26,7 @@ from veilset.files import require_new_file, write_atomically
 from veilset.goals import model_config, model_files
 from veilset.methods.base import Forecast, OpenContext, Progress, make_config
 from veilset.methods.plan import Plan
-from veilset.methods.sketch import Sketch, synthesise, train_networks
+from veilset.methods.sketch import Sketch
 from veilset.model import Model, from_pretrained
 from veilset.nets.jitter import jitter_of
 from veilset.pixel_sets import match_pixels

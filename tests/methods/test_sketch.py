@@ -10,15 +10,15 @@ from contract.cases import TINY, make_images, tiny_plan
 from contract.sensitivity import run_world
 
 import veilset
-from veilset.engines.sketch_settings import MOST_KINDS, clear_kinds
+from veilset.engines.sketch_settings import MOST_KINDS, SketchConfig, clear_kinds
 from veilset.engines.targets import Released
 from veilset.errors import ConfigError
 from veilset.methods.base import PublicFacts, get_method, make_config
-from veilset.methods.sketch import Round, SketchConfig
 from veilset.nets.mixed_features import MIXTURES
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.gaussian import gaussian_mu
+from veilset.sketch_file import Round
 
 SKETCH = get_method("sketch")
 

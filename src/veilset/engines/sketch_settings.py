@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,13 @@ from veilset.engines.contexts import PublicFacts
 from veilset.engines.option_checks import at_least_one, option
 from veilset.errors import ConfigError
 from veilset.nets.jitter import jitter_of
-from veilset.sketch_file import MAX_ROUNDS, row_bound
+from veilset.privacy.events import Gaussian
+from veilset.sketch_file import MAX_ROUNDS, Layout, row_bound
+
+NETWORKS_ASSUMED = (
+    "the networks come from a public seed or were trained on released synthetic images, never on the data"
+)
+"""Of every claim about a sketch."""
 
 CLASSES_PER_STEP = 40
 LEAST_CLASSES = 10
@@ -69,6 +76,22 @@ class SketchConfig:
         if self.rounds == 1:
             return [1.0]
         return [self.first_share, *[(1 - self.first_share) / (self.rounds - 1)] * (self.rounds - 1)]
+
+    def multipliers(self, noise_multiplier: float) -> list[float]:
+        """Of the rounds, whose releases together cost what one with `noise_multiplier` does."""
+        return [noise_multiplier / math.sqrt(share) for share in self.shares]
+
+    def events(self, noise_multiplier: float) -> tuple[Gaussian, ...]:
+        """One release a round."""
+        return tuple(map(Gaussian, self.multipliers(noise_multiplier)))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            networks=self.networks, width=self.width, network_seed=self.network_seed,
+            total_weight=self.total_weight, tone_share=self.tone_share,
+            later=((self.trained_networks, self.width, self.kinds),) * (self.rounds - 1),
+        )  # fmt: skip
 
     @property
     def last_kinds(self) -> int:
