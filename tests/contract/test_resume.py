@@ -14,7 +14,7 @@ import pytest
 
 import veilset
 from veilset.data.spec import ImageSet
-from veilset.engines import checkpointing, shard_teaching, teaching_settings
+from veilset.engines import checkpointing, shard_teaching, sketch_rounds, teaching_settings
 from veilset.errors import BudgetExceeded, LedgerError, RunError
 from veilset.methods import dpaf, ndpdc, psg
 from veilset.methods.plan import Plan
@@ -53,7 +53,8 @@ def progress_calls(images: ImageSet, plan: Plan, path: Path) -> int:
 @pytest.fixture(autouse=True)
 def _checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing, "PARTS", 1)  # plans of the suite are too short to be kept in twenty parts
-    monkeypatch.setattr(teaching_settings, "CHECKPOINT_EVERY", 2)
+    for engine in (teaching_settings, sketch_rounds):
+        monkeypatch.setattr(engine, "CHECKPOINT_EVERY", 2)
     for method in veilset.all_methods().values():
         module = sys.modules[type(method).__module__]
         monkeypatch.setattr(module, "CHECKPOINT_EVERY", 2, raising=False)

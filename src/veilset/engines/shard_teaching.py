@@ -21,17 +21,21 @@ from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
 from veilset.engines.shard_batches import ImageShards
+from veilset.engines.sketch_costs import forecast_of_sketch
+from veilset.engines.sketch_rounds import generator_of, sketched
+from veilset.engines.sketch_settings import NETWORKS_ASSUMED
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, Watch, teach
 from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
+from veilset.errors import ConfigError
 from veilset.nets.frequencies import LowFrequencies
 from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.jitter import jitter_of
 from veilset.nets.spectral_generators import SpectralGenerator
 from veilset.nets.stacked_generators import Generators
-from veilset.privacy.bounds import Adjacency, clip_rows, normalise_rows, sum_sensitivity, sum_shards
+from veilset.privacy.bounds import Adjacency, Unit, clip_rows, normalise_rows, sum_sensitivity, sum_shards
 from veilset.privacy.claim import Published, shown
-from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated, ShardTouched
+from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, Repeated, ShardTouched
 from veilset.privacy.sampling import Draw, shard_draw
 from veilset.randomness import initialise
 
@@ -63,7 +67,18 @@ class ShardTaught:
     published_construction: ClassVar[Mapping[str, Any]] = {"teachers": "in-turn"}
 
     def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return Repeated(config.steps, _step(config, noise_multiplier))
+        steps, sketch = Repeated(config.steps, _step(config, noise_multiplier)), config.first_sketch
+        if sketch is None:
+            return steps
+        if facts.unit is Unit.USER:
+            raise ConfigError(
+                "records as the unit where a sketch comes first", "users",
+                "Drop --sketch: it would count a user by a declared number of images, where critics have all of them.",
+            )  # fmt: skip
+        return Composed((*sketch.events(config.sketch_noise(noise_multiplier)), steps))
+
+    def assumed(self, config: TeachingSettings) -> tuple[str, ...]:
+        return () if config.first_sketch is None else (NETWORKS_ASSUMED,)
 
     def reserve(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # after a crash training ends a little earlier
@@ -89,7 +104,7 @@ class ShardTaught:
         signal = answers * with_images * math.sqrt(config.steps) / 2
         noise = noise_multiplier * sensitivity * math.sqrt(numbers)
         rows = 24 * answers * numbers  # in three forms of 8 bytes
-        return Forecast(
+        teaching = Forecast(
             signal_to_noise=signal / noise,
             seconds=10 + 2 * config.products(spec) / 2.5e10,
             megabytes=500
@@ -97,6 +112,10 @@ class ShardTaught:
             + 1e-6 * config.bytes_of_pool(spec),
             released=_sentence(config, facts, numbers),
         )
+        sketch = config.first_sketch
+        if sketch is None:
+            return teaching
+        return forecast_of_sketch(sketch, facts, config.sketch_noise(noise_multiplier)).then(teaching)
 
     def cautions(self, config: TeachingSettings, facts: PublicFacts) -> tuple[str, ...]:
         each = facts.declared_size / config.shards
@@ -114,6 +133,8 @@ class ShardTaught:
     def build(self, config: TeachingSettings, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:
         if config.in_turn:
             return SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels)
+        if config.first_sketch is not None:
+            return generator_of(config.first_sketch, spec, kinds=1)
         return UpsamplingGenerator(
             spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
         )
@@ -134,6 +155,9 @@ class ShardTaught:
         teachers = self.teachers(config, critics)
         generator = self.build(config, spec).to(context.device)
         initialise(generator, context.generator(f"{self.name} weights"))
+        if config.first_sketch is not None:
+            noise = config.sketch_noise(context.noise_multiplier)
+            generator.load_state_dict(sketched(config.first_sketch, images, context, noise).state_dict())
         draws = context.generator(f"{self.name} latents")
         if isinstance(generator, SpectralGenerator):
             _warm_start(config, critics, context.generator(f"{self.name} local generators"), context)

@@ -6,6 +6,7 @@ Measuring is all that `veilset sketch` does, and what a fit begins with; then a 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from veilset.data.load import IN_MEMORY
 from veilset.data.spec import ImageSpec
@@ -58,6 +59,16 @@ def forecast_of_measuring(layout: Layout, facts: PublicFacts, noise_multiplier: 
         + sum(16e-6 * spec.num_classes * kinds * row for (_, _, kinds), row in zip(rounds, rows, strict=True)),
         released=f"{_groups(rounds[0][2])} a noisy sum of measurements of length 1 and a count{later}; "
         f"{facts.change} moves it by at most {shown(sensitivity)}",
+    )
+
+
+def forecast_of_sketch(config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
+    """Of all rounds and of all that is trained."""
+    measuring = forecast_of_measuring(config.layout, facts, noise_multiplier)
+    return replace(
+        measuring,
+        seconds=measuring.seconds + training_seconds(config, facts.spec),
+        megabytes=measuring.megabytes + training_megabytes(config, facts.spec),
     )
 
 

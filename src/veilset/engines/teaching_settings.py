@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ from veilset.data.spec import ImageSpec
 from veilset.engines.checkpointing import steps_between
 from veilset.engines.critic_memory import bytes_kept, spare_bytes
 from veilset.engines.option_checks import at_least_one, option
+from veilset.engines.sketch_settings import PRESETS, SketchConfig
 from veilset.engines.teaching import POOL_AT_ONCE, Effort
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
@@ -54,6 +56,10 @@ class TeachingSettings:
     latent_size: int = option(16, "random numbers behind an image; paper: 10")
     channels: int = option(64, "of the generator, at its smallest map")
     learning_rate: float = option(0.002, "of the generator; paper: 0.0001")
+    sketch: str = option(
+        "none", "none, or fast, balanced or best for a sketch of that preset, from which the generator begins"
+    )
+    sketch_share: float = option(0.5, "of the budget, for that sketch")
 
     def __post_init__(self) -> None:
         whole = ("shards", "steps", "images_per_step", "critic_width", "critic_batch", "critic_steps", "pool")
@@ -71,17 +77,20 @@ class TeachingSettings:
                 f"{self.steps} steps for {self.shards} shards",
                 "Use fewer shards or more steps.",
             )
+        if self.sketch not in ("none", *PRESETS) or not 0 < self.sketch_share < 1:
+            expected = f"sketch none, {', '.join(PRESETS)} and a sketch_share between 0 and 1"
+            raise ConfigError(expected, f"{self.sketch!r} and {self.sketch_share:g}", "Correct the options.")
         jitter_of(self.jitter)
         if self.in_turn:
             self._refuse_what_only_critics_together_have()
 
     def _refuse_what_only_critics_together_have(self) -> None:
-        for name in ("pool", "frequencies", "jitter"):
+        for name in ("pool", "frequencies", "jitter", "sketch"):
             value, silent = getattr(self, name), (getattr(type(self), name), PAPER.get(name))
             if value not in silent:
                 raise ConfigError(
                     f"{name} for critics together", f"{name} {value} for critics in turn",
-                    "Drop it: images are not jittered, and gradients in them are released whole.",
+                    "Drop it: images are neither sketched nor jittered, and gradients in them are released whole.",
                 )  # fmt: skip
 
     @property
@@ -98,6 +107,21 @@ class TeachingSettings:
     def coarse_numbers(self, spec: ImageSpec) -> int:
         """Of an image in the basis of low frequencies."""
         return spec.channels * min(self.frequencies, spec.height) * min(self.frequencies, spec.width)
+
+    @property
+    def first_sketch(self) -> SketchConfig | None:
+        """Of the generator, before critics teach it: classes of one kind, as critics know no others."""
+        if self.sketch == "none":
+            return None
+        own: dict[str, Any] = {
+            "preset": self.sketch, "kinds": 1, "jitter": self.jitter, "latent_size": self.latent_size,
+            "channels": self.channels,
+        }  # fmt: skip
+        return SketchConfig(**{**PRESETS[self.sketch], **own})
+
+    def sketch_noise(self, noise_multiplier: float) -> float:
+        """Of that sketch, beside steps of this noise multiplier z: these cost mu^2 = steps / z^2."""
+        return noise_multiplier * math.sqrt((1 / self.sketch_share - 1) / self.steps)
 
     @property
     def effort(self) -> Effort:

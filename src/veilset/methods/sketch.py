@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import Checkpoints
-from veilset.engines.sketch_costs import forecast_of_measuring, training_megabytes, training_seconds
+from veilset.engines.sketch_costs import forecast_of_sketch
 from veilset.engines.sketch_rounds import generator_of, sketched
 from veilset.engines.sketch_settings import NETWORKS_ASSUMED, PRESETS, SketchConfig, clear_kinds
 from veilset.methods.base import FitContext, Forecast, PublicFacts, WithSketch, register
@@ -69,12 +69,7 @@ class Sketch(WithSketch):
         return Published(gaussian_epsilon(1 / noise_multiplier, delta), "sound", "this project")
 
     def forecast(self, config: SketchConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        measuring = forecast_of_measuring(self.layout(config), facts, noise_multiplier)
-        return replace(
-            measuring,
-            seconds=measuring.seconds + training_seconds(config, facts.spec),
-            megabytes=measuring.megabytes + training_megabytes(config, facts.spec),
-        )
+        return forecast_of_sketch(config, facts, noise_multiplier)
 
     def build(self, config: SketchConfig, spec: ImageSpec) -> UpsamplingGenerator:
         return generator_of(config, spec, config.last_kinds)

@@ -1,0 +1,186 @@
+"""GS-WGAN and DPAC whose generator begins with a sketch: one budget and one ledger for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from contract.cases import TINY, digest, make_images, tiny_plan
+from contract.sensitivity import neighbours, nulled, run_world, violations
+
+from veilset.data.spec import ImageSet
+from veilset.engines import shard_teaching, sketch_rounds, sketch_settings, teaching_settings
+from veilset.errors import BudgetExceeded, ConfigError
+from veilset.methods.base import PublicFacts, get_method, make_config
+from veilset.privacy.accounting import price
+from veilset.privacy.bounds import Adjacency, GroupedSum, Unit
+from veilset.privacy.events import Composed, Gaussian, Repeated
+from veilset.privacy.gaussian import gaussian_mu
+from veilset.privacy.noise import SeededNoise
+from veilset.run import execute, resume
+from veilset.sharing import verify
+
+METHODS = ("gs-wgan", "dpac")
+
+
+@pytest.fixture(autouse=True)
+def _tiny_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {name: value for name, value in TINY["sketch"].items() if name not in ("kinds", "latent_size", "channels")}
+    monkeypatch.setitem(sketch_settings.PRESETS, "fast", own)  # type: ignore[misc]
+
+
+def facts(adjacency: Adjacency = Adjacency.ADD_REMOVE, unit: Unit = Unit.RECORD) -> PublicFacts:
+    return PublicFacts(spec=make_images().spec, declared_size=100, adjacency=adjacency, unit=unit)
+
+
+def config_of(method: str, **settings: Any) -> Any:
+    return make_config(get_method(method), {**TINY[method], "sketch": "fast", **settings})
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("share", [0.2, 0.9])
+def test_sketch_and_teaching_divide_mu_squared_by_the_share(method: str, share: float) -> None:
+    config = config_of(method, sketch_share=share)
+    event = get_method(method).events(config, facts(), 7.0)
+    assert isinstance(event, Composed)
+    *sketch, teaching = event.events
+    assert teaching == Repeated(config.steps, Gaussian(7.0))
+    squares = [1 / one.noise_multiplier**2 for one in sketch if isinstance(one, Gaussian)]
+    assert len(squares) == len(sketch) == 2
+    of_teaching = config.steps / 7.0**2
+    assert sum(squares) / (sum(squares) + of_teaching) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_plan_with_a_sketch_costs_what_was_asked_for_and_is_spent_exactly(method: str, tmp_path: Path) -> None:
+    images = make_images()
+    plan = tiny_plan(images, method, sketch="fast")
+    assert price(plan.planned, 1e-5, Adjacency.ADD_REMOVE).epsilon == pytest.approx(5.0, rel=1e-6)
+    record = execute(images, plan, tmp_path / "run").privacy.record
+    assert record is not None
+    assert record.closed
+    assert sum(record.charged.values()) == 2 + 4
+    mu_squared = sum(n / event.noise_multiplier**2 for event, n in record.charged.items())  # type: ignore[union-attr]
+    assert mu_squared == pytest.approx(gaussian_mu(5.0, 1e-5) ** 2, rel=1e-6)
+    assert verify(tmp_path / "run")["method"] == method
+
+
+def test_critics_teach_the_generator_of_the_sketch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun: list[str] = []
+    plain = shard_teaching.teach
+
+    def watched(generator: torch.nn.Module, *rest: Any, **named: Any) -> None:
+        begun.append(digest(generator.state_dict()))
+        plain(generator, *rest, **named)
+
+    made: list[str] = []
+    sketched = shard_teaching.sketched
+
+    def kept(*arguments: Any) -> torch.nn.Module:
+        generator = sketched(*arguments)
+        made.append(digest(generator.state_dict()))
+        return generator
+
+    monkeypatch.setattr(shard_teaching, "teach", watched)
+    monkeypatch.setattr(shard_teaching, "sketched", kept)
+    images = make_images()
+    model = execute(images, tiny_plan(images, "gs-wgan", sketch="fast"), tmp_path / "run", noise=SeededNoise(1))
+    assert begun == made
+    assert digest(model._module.state_dict()) not in made
+
+
+def pairs(adjacency: Adjacency) -> Iterator[Any]:
+    def collection(size: int) -> ImageSet:
+        return make_images(counts=(size - size // 3 - size // 5, size // 3, size // 5), seed=size)
+
+    sizes = (0, 1, 7, 499, 500)
+    return chain(neighbours(collection, sizes, adjacency), (nulled(collection(size), 0) for size in sizes if size))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_no_neighbour_moves_a_release_of_either_stage_beyond_its_bound(method: str, adjacency: Adjacency) -> None:
+    assert violations(get_method(method), config_of(method), facts(adjacency), pairs(adjacency)) == []
+
+
+def test_the_search_sees_the_releases_of_both_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = run_world(get_method("gs-wgan"), config_of("gs-wgan"), facts(), make_images())
+    assert [len(capture.values) for capture in door.captures] == [3, 3, 1, 1, 1, 1]
+    plain = sketch_rounds.sum_by_label
+
+    def twice(*arguments: Any, **named: Any) -> GroupedSum:
+        total = plain(*arguments, **named)
+        assert total.grid_total is not None
+        total.grid_total *= 2
+        return total
+
+    monkeypatch.setattr(sketch_rounds, "sum_by_label", twice)
+    found = violations(get_method("gs-wgan"), config_of("gs-wgan"), facts(), pairs(Adjacency.ADD_REMOVE))
+    for number in (0, 1):
+        assert any(f"release {number}: moved by 2.0" in line for line in found)
+
+
+def test_a_sketch_that_the_plan_does_not_hold_is_refused(tmp_path: Path) -> None:
+    images = make_images()
+    without = tiny_plan(images, "gs-wgan")
+    with pytest.raises(BudgetExceeded):
+        execute(images, replace(without, config={**without.config, "sketch": "fast"}), tmp_path / "run")
+    assert not (tmp_path / "run" / "release").exists()
+
+
+@pytest.mark.parametrize("at", ["measuring, round 2", "training the generator, round 2", shard_teaching.DOING])
+def test_a_run_killed_in_either_stage_ends_with_the_same_charges(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teaching_settings, "steps_between", lambda *_: 2)
+    images = make_images()
+    plan = tiny_plan(images, "gs-wgan", sketch="fast")
+
+    def dies(message: str, done: int, total: int) -> None:
+        if message == at and done == 2:
+            raise KeyboardInterrupt
+        if message == at and done == total:
+            raise KeyboardInterrupt
+
+    whole = execute(images, plan, tmp_path / "whole", noise=SeededNoise(5))
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, plan, tmp_path / "killed", noise=SeededNoise(5), progress=dies)
+    resumed = resume(images, tmp_path / "killed")
+    assert resumed.privacy.record.charged == whole.privacy.record.charged  # type: ignore[union-attr]
+
+
+def test_users_have_no_cap_for_critics_and_so_no_sketch() -> None:
+    with pytest.raises(ConfigError, match="Drop --sketch"):
+        get_method("gs-wgan").events(config_of("gs-wgan"), facts(unit=Unit.USER), 7.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sketch": "quick"}, "none, fast, balanced, best"),
+        ({"sketch_share": 0.0}, "sketch_share between 0 and 1"),
+        ({"sketch_share": 1.0}, "sketch_share between 0 and 1"),
+        ({"teachers": "in-turn"}, "sketch for critics together"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config_of("gs-wgan", **settings)
+
+
+def test_the_plan_says_both_stages_and_the_claim_what_the_sketch_assumes() -> None:
+    method, config = get_method("gs-wgan"), config_of("gs-wgan")
+    forecast, alone = (
+        method.forecast(config, facts(), 7.0),
+        method.forecast(replace(config, sketch="none"), facts(), 7.0),
+    )
+    assert "per class a noisy sum" in forecast.released
+    assert forecast.released.endswith(alone.released)
+    assert forecast.seconds > alone.seconds
+    assert method.assumed(config) == (sketch_settings.NETWORKS_ASSUMED,)
+    assert method.assumed(replace(config, sketch="none")) == ()
