@@ -165,6 +165,7 @@ def test_users_have_no_cap_for_critics_and_so_no_sketch() -> None:
         ({"sketch": "quick"}, "none, fast, balanced, best"),
         ({"sketch_share": 0.0}, "sketch_share between 0 and 1"),
         ({"sketch_share": 1.0}, "sketch_share between 0 and 1"),
+        ({"sketch": "none", "sketch_share": 0.3}, "Give --sketch too"),
         ({"teachers": "in-turn"}, "sketch for critics together"),
     ],
 )

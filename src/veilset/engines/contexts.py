@@ -54,13 +54,6 @@ class Forecast:
     released: str
     """One sentence: what leaves the vault, how often, and why its bound holds."""
 
-    def then(self, later: Forecast) -> Forecast:
-        """Of two stages, one after the other; the clearer one says what can be learned."""
-        return Forecast(
-            signal_to_noise=max(self.signal_to_noise, later.signal_to_noise), seconds=self.seconds + later.seconds,
-            megabytes=max(self.megabytes, later.megabytes), released=f"{self.released}; then {later.released}",
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class OpenContext:

@@ -21,9 +21,8 @@ from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
 from veilset.engines.shard_batches import ImageShards
-from veilset.engines.sketch_costs import forecast_of_sketch
+from veilset.engines.sketch_first import forecast_then, sketch_then
 from veilset.engines.sketch_rounds import generator_of, sketched
-from veilset.engines.sketch_settings import NETWORKS_ASSUMED
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, Watch, teach
 from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
@@ -35,7 +34,7 @@ from veilset.nets.spectral_generators import SpectralGenerator
 from veilset.nets.stacked_generators import Generators
 from veilset.privacy.bounds import Adjacency, Unit, clip_rows, normalise_rows, sum_sensitivity, sum_shards
 from veilset.privacy.claim import Published, shown
-from veilset.privacy.events import NOTHING, Composed, Event, Gaussian, Repeated, ShardTouched
+from veilset.privacy.events import NOTHING, Event, Gaussian, Repeated, ShardTouched
 from veilset.privacy.sampling import Draw, shard_draw
 from veilset.randomness import initialise
 
@@ -67,18 +66,18 @@ class ShardTaught:
     published_construction: ClassVar[Mapping[str, Any]] = {"teachers": "in-turn"}
 
     def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        steps, sketch = Repeated(config.steps, _step(config, noise_multiplier)), config.first_sketch
-        if sketch is None:
+        steps = Repeated(config.steps, _step(config, noise_multiplier))
+        if not config.begins_with_sketch:
             return steps
         if facts.unit is Unit.USER:
             raise ConfigError(
                 "records as the unit where a sketch comes first", "users",
                 "Drop --sketch: it would count a user by a declared number of images, where critics have all of them.",
             )  # fmt: skip
-        return Composed((*sketch.events(config.sketch_noise(noise_multiplier)), steps))
+        return sketch_then(config.sketch_config, config.sketch_noise(noise_multiplier, config.steps), steps)
 
     def assumed(self, config: TeachingSettings) -> tuple[str, ...]:
-        return () if config.first_sketch is None else (NETWORKS_ASSUMED,)
+        return config.sketch_assumed
 
     def reserve(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
         return NOTHING  # after a crash training ends a little earlier
@@ -112,10 +111,10 @@ class ShardTaught:
             + 1e-6 * config.bytes_of_pool(spec),
             released=_sentence(config, facts, numbers),
         )
-        sketch = config.first_sketch
-        if sketch is None:
+        if not config.begins_with_sketch:
             return teaching
-        return forecast_of_sketch(sketch, facts, config.sketch_noise(noise_multiplier)).then(teaching)
+        noise = config.sketch_noise(noise_multiplier, config.steps)
+        return forecast_then(config.sketch_config, facts, noise, teaching)
 
     def cautions(self, config: TeachingSettings, facts: PublicFacts) -> tuple[str, ...]:
         each = facts.declared_size / config.shards
@@ -133,8 +132,8 @@ class ShardTaught:
     def build(self, config: TeachingSettings, spec: ImageSpec) -> UpsamplingGenerator | SpectralGenerator:
         if config.in_turn:
             return SpectralGenerator(spec, latent_size=config.latent_size, channels=config.channels)
-        if config.first_sketch is not None:
-            return generator_of(config.first_sketch, spec, kinds=1)
+        if config.begins_with_sketch:
+            return generator_of(config.sketch_config, spec, kinds=1)
         return UpsamplingGenerator(
             spec, latent_size=config.latent_size, channels=config.channels, jitter=jitter_of(config.jitter)
         )
@@ -155,9 +154,9 @@ class ShardTaught:
         teachers = self.teachers(config, critics)
         generator = self.build(config, spec).to(context.device)
         initialise(generator, context.generator(f"{self.name} weights"))
-        if config.first_sketch is not None:
-            noise = config.sketch_noise(context.noise_multiplier)
-            generator.load_state_dict(sketched(config.first_sketch, images, context, noise).state_dict())
+        if config.begins_with_sketch:
+            noise = config.sketch_noise(context.noise_multiplier, config.steps)
+            generator.load_state_dict(sketched(config.sketch_config, images, context, noise).state_dict())
         draws = context.generator(f"{self.name} latents")
         if isinstance(generator, SpectralGenerator):
             _warm_start(config, critics, context.generator(f"{self.name} local generators"), context)

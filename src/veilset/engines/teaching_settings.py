@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -12,7 +11,8 @@ from veilset.data.spec import ImageSpec
 from veilset.engines.checkpointing import steps_between
 from veilset.engines.critic_memory import bytes_kept, spare_bytes
 from veilset.engines.option_checks import at_least_one, option
-from veilset.engines.sketch_settings import PRESETS, SketchConfig
+from veilset.engines.sketch_first import SketchFirst
+from veilset.engines.sketch_settings import SketchConfig
 from veilset.engines.teaching import POOL_AT_ONCE, Effort
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
@@ -30,7 +30,7 @@ COPIES = {"cpu": 3, "cuda": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeachingSettings:
+class TeachingSettings(SketchFirst):
     """Defaults marked as the paper's are those of GS-WGAN (Chen et al. 2020)."""
 
     teachers: str = option(
@@ -56,12 +56,9 @@ class TeachingSettings:
     latent_size: int = option(16, "random numbers behind an image; paper: 10")
     channels: int = option(64, "of the generator, at its smallest map")
     learning_rate: float = option(0.002, "of the generator; paper: 0.0001")
-    sketch: str = option(
-        "none", "none, or fast, balanced or best for a sketch of that preset, from which the generator begins"
-    )
-    sketch_share: float = option(0.5, "of the budget, for that sketch")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole = ("shards", "steps", "images_per_step", "critic_width", "critic_batch", "critic_steps", "pool")
         at_least_one(self, *whole, "frequencies", "latent_size", "channels")
         if self.warm_up < 0 or not all(1e-9 <= rate <= 1 for rate in (self.learning_rate, self.critic_rate)):
@@ -77,9 +74,6 @@ class TeachingSettings:
                 f"{self.steps} steps for {self.shards} shards",
                 "Use fewer shards or more steps.",
             )
-        if self.sketch not in ("none", *PRESETS) or not 0 < self.sketch_share < 1:
-            expected = f"sketch none, {', '.join(PRESETS)} and a sketch_share between 0 and 1"
-            raise ConfigError(expected, f"{self.sketch!r} and {self.sketch_share:g}", "Correct the options.")
         jitter_of(self.jitter)
         if self.in_turn:
             self._refuse_what_only_critics_together_have()
@@ -109,19 +103,9 @@ class TeachingSettings:
         return spec.channels * min(self.frequencies, spec.height) * min(self.frequencies, spec.width)
 
     @property
-    def first_sketch(self) -> SketchConfig | None:
-        """Of the generator, before critics teach it: classes of one kind, as critics know no others."""
-        if self.sketch == "none":
-            return None
-        own: dict[str, Any] = {
-            "preset": self.sketch, "kinds": 1, "jitter": self.jitter, "latent_size": self.latent_size,
-            "channels": self.channels,
-        }  # fmt: skip
-        return SketchConfig(**{**PRESETS[self.sketch], **own})
-
-    def sketch_noise(self, noise_multiplier: float) -> float:
-        """Of that sketch, beside steps of this noise multiplier z: these cost mu^2 = steps / z^2."""
-        return noise_multiplier * math.sqrt((1 / self.sketch_share - 1) / self.steps)
+    def sketch_config(self) -> SketchConfig:
+        """Of the generator that critics then teach."""
+        return self.first_sketch(jitter=self.jitter, latent_size=self.latent_size, channels=self.channels)
 
     @property
     def effort(self) -> Effort:

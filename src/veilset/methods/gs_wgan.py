@@ -10,6 +10,8 @@ Why the bound holds: a keyed hash of its own id decides on a unit's shard, so ad
 and so one critic: its row turns from any unit vector into any other, which moves the sum by at most 2. A critic is a
 function of its own shard, of its own random stream and of the generator, which is made of released values. Steps
 compose: mu^2 adds, also where a step depends on those before.
+With a sketch first: what `sketch` releases too, before the first step, at the price it has there; mu^2 adds. The
+generator that critics then teach is made of released values, as before.
 Released, critics in turn (the paper), once a step: what one critic wants changed in each of B generated images, clipped
 to C / B, with noise of deviation 2 s C / B. All B rows may turn at once, which moves them by 2 C / sqrt(B): a step is
 one release of multiplier s / sqrt(B), borne by the units of its shard. The critic's number counts as known to all.
