@@ -25,7 +25,7 @@ from veilset.engines.aggregated_gradients import aligned_gradients
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.clipped_gradients import ClippedGradients
 from veilset.engines.contexts import PublicFacts
-from veilset.engines.group_means import NoisyCounts
+from veilset.engines.noisy_counts import NoisyCounts
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.errors import UnsupportedEvent
 from veilset.nets.aggregating_critics import AggregatingCritic
@@ -109,8 +109,7 @@ def test_the_gradient_is_taken_at_the_released_mean_and_at_no_other(tmp_path: Pa
     batches = repaired(config, door)
     means, _ = batches(0, noting)
     sums, counts = pretended[:, :-1], pretended[:, -1] / batches.features.terms.total_weight
-    seen = batches.counts.first_seen
-    wanted = sums / ((counts + seen * 4) / (seen + 1))[:, None]
+    wanted = sums / NoisyCounts(torch.zeros(3, dtype=torch.float64), 12, 2.0).after(counts, 1)[:, None]
     assert torch.equal(shown[0], wanted.float().reshape(means.values.shape))
     assert torch.equal(shown[0], means.values)
 

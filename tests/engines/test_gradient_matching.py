@@ -120,11 +120,41 @@ def test_the_set_moves_against_the_derivative_of_the_distance() -> None:
     images = FreePixels(SPEC, 3, STANDARD, named_generator(0, "set"))
     matching = matching_for(images)
     wanted = [torch.randn(value.shape, generator=named_generator(0, "wanted")) for value in matching.weights]
-    slopes, distance = matching._slopes(images().detach(), *wanted)
-    loss = F.cross_entropy(matching.network(images()), LABELS)
+    weights = torch.tensor([1.5, 0.5])
+    slopes, distance = matching._slopes(images().detach(), weights[LABELS], *wanted)
+    loss = F.cross_entropy(matching.network(images()), LABELS, weight=weights)
     expected = cosine_distance(torch.autograd.grad(loss, matching.weights, create_graph=True), wanted)
     assert float(distance) == pytest.approx(float(expected.detach()))
     torch.testing.assert_close(slopes, torch.autograd.grad(expected, images.values)[0])
+
+
+def test_classes_that_weigh_alike_are_matched_as_without_weights() -> None:
+    moved = []
+    for weights in (None, torch.ones(2), torch.ones(2, dtype=torch.float64)):
+        matching = matching_for(sets()["pixels"])
+        matching.match([torch.ones_like(value) for value in matching.weights], weights)
+        moved.append(matching.images().detach())
+    assert torch.equal(moved[0], moved[1])
+    assert torch.equal(moved[0], moved[2])
+
+
+def test_the_gradient_of_an_uneven_batch_is_reached_by_an_even_set_whose_classes_weigh_as_unevenly() -> None:
+    """Five images of one class and one of the other, and one image of each class that weigh five to one."""
+    images = FreePixels(SPEC, 3, STANDARD, named_generator(0, "set"))
+    network = ConvNet(SPEC, named_generator(0, "weights"), width=4)
+    with torch.no_grad():
+        for label in (0, 1):
+            images.values[label == LABELS] = images.values[label == LABELS][:1]
+    batch = images()[[0, 0, 0, 0, 0, 3]].detach()
+    loss = F.cross_entropy(network(batch), torch.tensor([0, 0, 0, 0, 0, 1]))
+    wanted = list(torch.autograd.grad(loss, list(network.parameters())))
+
+    def distance(weights: torch.Tensor) -> float:
+        matching = matching_for(images)
+        return float(matching._slopes(images().detach(), weights[LABELS], *wanted)[1])
+
+    assert distance(torch.tensor([5.0, 1.0])) == pytest.approx(0, abs=1e-3)
+    assert distance(torch.ones(2)) > 1
 
 
 def test_several_batches_are_shuffled_and_one_batch_draws_nothing() -> None:
@@ -155,8 +185,9 @@ def test_on_cuda_compiled_steps_move_the_set_as_plain_ones_do(
         for here, there in zip(state("cpu"), state("cuda"), strict=True):
             there.copy_(here)  # every turn from the same state: rounding would carry two courses apart
         before = [value.clone() for value in state("cpu")]
-        for matching in sides.values():
-            matching.match([torch.ones_like(value) for value in matching.weights])
+        shares = torch.tensor([1 + turn / 10, 1 - turn / 10], dtype=torch.float64)
+        for device, matching in sides.items():
+            matching.match([torch.ones_like(value) for value in matching.weights], shares.to(device))
             matching.train(1, named_generator(turn, "order"))
         # Graphs that do not follow their weights, or images, would take the step of another turn.
         for old, here, there in zip(before, state("cpu"), state("cuda"), strict=True):

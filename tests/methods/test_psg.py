@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ from contract.sensitivity import run_world
 import veilset
 from veilset.data.spec import ImageSpec
 from veilset.engines import sampled_sets
+from veilset.engines.noisy_counts import NoisyCounts
 from veilset.errors import BudgetExceeded, ConfigError
 from veilset.methods import psg
 from veilset.methods.base import PublicFacts, make_config
 from veilset.methods.plan import Plan
 from veilset.methods.psg import Psg, PsgConfig
+from veilset.nets.classifiers import ConvNet
 from veilset.privacy.bounds import Adjacency, Unit
 from veilset.privacy.events import PoissonSampled, steps
 from veilset.privacy.noise import SeededNoise
@@ -109,8 +113,9 @@ def test_one_run_more_than_planned_is_refused(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "settings", [{"runs": 0}, {"rounds": -1}, {"clip_norm": 0.0}, {"deviation": 0.0}, {"pixel_momentum": 1.0}]
-)
+    "settings", [{"runs": 0}, {"rounds": -1}, {"clip_norm": 0.0}, {"deviation": 0.0}, {"pixel_momentum": 1.0},
+     {"count_weight": -0.1}, {"count_weight": 1e-9}, {"count_weight": float("nan")}],
+)  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         tiny_config(**settings)
@@ -124,6 +129,31 @@ def test_memory_grows_with_the_images_that_are_moved_together() -> None:
 def test_a_single_class_is_refused_before_pure_noise_is_bought() -> None:
     with pytest.raises(ConfigError, match="two or more classes for psg"):
         tiny_plan(make_images((9,)), "psg")
+
+
+def test_a_release_is_a_gradient_of_all_classes_and_a_count_of_each_in_one_row() -> None:
+    door, _ = world(make_images((7, 5, 3)))
+    numbers = sum(value.numel() for value in ConvNet(make_images().spec, torch.Generator(), width=16).parameters())
+    assert [tuple(out.shape) for out in door.outputs] == [(1, numbers + 3)] * 4
+    assert {capture.allowed for capture in door.captures} == {math.hypot(0.1, 0.015)}
+    door, _ = world(make_images((7, 5, 3)), count_weight=0.0)
+    assert [tuple(out.shape) for out in door.outputs] == [(1, numbers)] * 4
+    assert {capture.allowed for capture in door.captures} == {0.1}
+
+
+def test_counts_cost_one_percent_more_noise_and_the_published_construction_has_none() -> None:
+    """The paper's sensitivity is the clip, 0.1; sqrt(0.1^2 + 0.015^2) is 0.1011."""
+    proven, paper = mnist_plan(epsilon=10.0), mnist_plan(epsilon=10.0, accounting="published")
+    assert (proven.config["count_weight"], paper.config["count_weight"]) == (0.15, 0.0)
+    assert "each with a noisy count of every class" in proven.forecast.released
+    assert proven.forecast.released.endswith("by at most 0.1012")
+    assert "count" not in paper.forecast.released
+    assert paper.forecast.released.endswith("by at most 0.1")
+    even = mnist_plan(epsilon=10.0, count_weight=0.0)
+    assert even.noise_multiplier == proven.noise_multiplier, "of the sensitivity"
+    assert even.forecast.signal_to_noise / proven.forecast.signal_to_noise == pytest.approx(1.0112, abs=1e-4)
+    with pytest.raises(ConfigError, match=r"count_weight 0\.0, as in the paper"):
+        mnist_plan(epsilon=10.0, accounting="published", count_weight=0.15)
 
 
 # --- what is done with it --------------------------------------------------------------------------------------------
@@ -144,15 +174,66 @@ def world(images: Any, *, transcript: Any = None, **options: Any) -> tuple[Any, 
     return door, made[0].values
 
 
-@pytest.mark.parametrize("prior", [False, True])
-def test_given_the_same_releases_the_set_is_the_same_whatever_the_private_images_are(prior: bool) -> None:
-    options = {"prior": prior, "channels": 8}
+@pytest.mark.parametrize(
+    "options", [{}, {"prior": True, "channels": 8}, {"count_weight": 0.0}], ids=["pixels", "prior", "even shares"]
+)
+def test_given_the_same_releases_the_set_is_the_same_whatever_the_private_images_are(options: dict[str, Any]) -> None:
     door, made = world(make_images((7, 5, 3)), **options)
     other, same = world(make_images((2, 9, 9), seed=1), transcript=door.outputs, **options)
     assert torch.equal(made, same)
     assert any(not torch.equal(a.values, b.values) for a, b in zip(door.captures, other.captures, strict=True))
     _, different = world(make_images((2, 9, 9), seed=1), **options)
     assert not torch.equal(made, different)
+
+
+def shares_shown(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[list[float] | None]:
+    """By which classes were weighted in each match while `act` was done."""
+    shown: list[list[float] | None] = []
+    plain = psg.GradientMatching.match
+
+    def noting(self: Any, gradients: Any, weights: Any) -> None:
+        shown.append(None if weights is None else weights.tolist())
+        plain(self, gradients, weights)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psg.GradientMatching, "match", noting)
+        act()
+    return shown
+
+
+def test_classes_of_the_set_weigh_as_all_counts_so_far_say_they_are_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = make_images((14, 4, 2))
+    shown = shares_shown(monkeypatch, lambda: world(images, runs=20, expected_batch=20))
+    assert len(shown) == 40
+    assert shown[-1] == pytest.approx([2.1, 0.6, 0.3], abs=0.15)
+    distances = [abs(shares[0] - 2.1) for shares in shown if shares]
+    assert distances[0] > 2 * distances[-1], "at first even shares count, too"
+    even = shares_shown(monkeypatch, lambda: world(images, count_weight=0.0))
+    assert even == [None] * 4
+
+
+def test_counts_of_before_a_crash_are_counted_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, options = make_images((14, 4, 2)), {**ALL, "runs": 20, "epsilon": 1000.0}
+    monkeypatch.setattr(sampled_sets, "steps_between", lambda *_: 2)
+
+    def dies(message: str, done: int, total: int) -> None:
+        if (message, done) == (psg.DOING, 30):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(images, tiny_plan(images, "psg", **options), tmp_path / "run", progress=dies)
+    found: list[tuple[int, float]] = []
+    plain = NoisyCounts.shares_after
+
+    def noting(self: NoisyCounts, counts: torch.Tensor, batches: int) -> torch.Tensor:
+        found.append((batches, float(self.sums.sum())))
+        return plain(self, counts, batches)
+
+    monkeypatch.setattr(NoisyCounts, "shares_after", noting)
+    resume(images, tmp_path / "run")
+    batches, counted = found[0]
+    assert batches > 20
+    assert counted == pytest.approx(20 * (batches - 1), rel=0.1)
 
 
 def test_each_run_has_a_new_network_that_is_trained_between_rounds_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from torch import Tensor
 from veilset.data.spec import ImageSet, to_unit_range
 from veilset.engines.aggregated_gradients import ClipOf, Compression, aligned_gradients, weighted
 from veilset.engines.clipped_gradients import ClippedGradients, clipped_mean
-from veilset.engines.group_means import GroupMeans, NoisyCounts, mean_of_groups
+from veilset.engines.group_means import GroupMeans, mean_of_groups
+from veilset.engines.noisy_counts import NoisyCounts
 from veilset.engines.per_sample_gradients import Forward, PerSampleGradients
 from veilset.nets.aggregating_critics import AggregatingCritic, SplitConvNet, feature_norm
 from veilset.privacy.bounds import GroupedSum

@@ -260,8 +260,7 @@ class AggregationSettings:
 
     def sensitivity(self, facts: PublicFacts) -> float:
         """Of sums of features, and of the counts that go with them."""
-        terms = self.feature_terms(facts)
-        return facts.sensitivity(math.hypot(terms.clip_norm, terms.total_weight))
+        return facts.sensitivity(self.feature_terms(facts).row_norm)
 
 
 def steady_rate(rate: float, weights: Iterable[Tensor], noise_std: float, updates: int) -> float:

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from veilset.data.spec import ImageSet, to_unit_range
 from veilset.engines.feature_sums import first_rows_of_each_user
 from veilset.errors import ConfigError
-from veilset.privacy.bounds import Adjacency, GroupedSum, clip_rows, sum_sensitivity, with_total
+from veilset.privacy.bounds import Adjacency, Bounded, GroupedSum, clip_rows, sum_sensitivity, with_total
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled
 from veilset.privacy.release import Door
 from veilset.privacy.sampling import Draw, poisson_draw
@@ -63,7 +64,7 @@ class GradientTerms:
     rows_per_user: int | None = None
     """The cap at user level, None at record level."""
     total_weight: float = 0.0
-    """Of a record count that goes with every row; none where it is 0."""
+    """Of a record count that goes with every row, for its class; none where it is 0."""
     option: str = "expected_batch"
     """By which the user sets the batch, for errors."""
     option_times: int = 1
@@ -85,6 +86,11 @@ class GradientTerms:
     @property
     def rate(self) -> float:
         return self.expected_batch / self.declared_size
+
+    @property
+    def row_norm(self) -> float:
+        """At most, of a row with its count."""
+        return math.hypot(self.clip_norm, self.total_weight)
 
     @property
     def large_sample(self) -> int:
@@ -125,6 +131,15 @@ class ClippedGradients:
         """A noisy mean gradient over a fresh sample, in the shapes of the parameters; it costs `terms.event`."""
         return gradients.shaped(self.release_mean(gradients, self.draw(door), door, noise_multiplier))
 
+    def release_with_counts(
+        self, gradients: Gradients, door: Door, noise_multiplier: float
+    ) -> tuple[list[Tensor], Tensor]:
+        """The same, and with it a noisy count of the sample's records of each class: one sum, one noise, one price."""
+        row = self.release_mean(gradients, self.draw(door), door, noise_multiplier)
+        numbers = len(row) - self.num_classes
+        counts = row[numbers:] * (self.terms.expected_batch / self.terms.total_weight)
+        return gradients.shaped(row[:numbers]), counts
+
     def release_by_class(self, rows_of: Rows, draw: Draw, door: Door, noise_multiplier: float) -> Tensor:
         """Noisy sums of the clipped rows of each class, (classes, numbers). The cost is the same: a record has one."""
         total = self.clipped_sum(rows_of, self.records(draw), num_groups=self.num_classes)
@@ -141,7 +156,8 @@ class ClippedGradients:
     def release_mean(
         self, rows_of: Rows, draw: Draw, door: Door, noise_multiplier: float, clip_norm: float | None = None
     ) -> Tensor:
-        """The noisy sum of clipped rows over the records of a draw, divided by the expected batch."""
+        """The noisy sum of clipped rows over the records of a draw, divided by the expected batch; behind it, where
+        there are counts, those of each class."""
         total = self.clipped_sum(rows_of, self.records(draw), clip_norm=clip_norm)
         return door.release_sum(total, noise_multiplier, draw=draw)[0] / self.terms.expected_batch
 
@@ -171,7 +187,8 @@ class ClippedGradients:
         """The exact sum of the clipped rows of the records at `sample`: private until the door adds its noise.
 
         A record whose row is not finite adds nothing, and neither does a null record. With several groups a record is
-        added to that of its label.
+        added to that of its label; with one, its count, where there are counts, stands behind its row in the place of
+        its label.
 
         Args:
             clip_norm: where rows of another bound than that of the terms are released on the same sample.
@@ -180,13 +197,16 @@ class ClippedGradients:
         total = total or GroupedSum(num_groups, rows_per_unit=self.terms.rows_per_user, device=self.device)
         at_once = ROWS_AT_ONCE[self.device.type]
         for places in sample.to(self.device).split(self.records_at_once):
-            groups = self._labels[places] if num_groups > 1 else torch.zeros_like(places)
-            rows = self._rows(rows_of, places)
-            for some, their_groups in zip(rows.split(at_once), groups.split(at_once), strict=True):
+            labels, rows = self._labels[places], self._rows(rows_of, places)
+            for some, theirs in zip(rows.split(at_once), labels.split(at_once), strict=True):
                 bounded = clip_rows(some, clip_norm or self.terms.clip_norm, dtype=torch.float32)
-                weight = self.terms.total_weight
-                total.add(with_total(bounded, weight) if weight else bounded, their_groups)
+                counted = self._counted(bounded, theirs, num_groups) if self.terms.total_weight else bounded
+                total.add(counted, theirs if num_groups > 1 else torch.zeros_like(theirs))
         return total
+
+    def _counted(self, rows: Bounded, labels: Tensor, num_groups: int) -> Bounded:
+        weight = self.terms.total_weight
+        return with_total(rows, weight) if num_groups > 1 else with_class_counts(rows, labels, self.num_classes, weight)
 
     def _rows(self, rows_of: Rows, places: Tensor) -> Tensor:
         """Batches have a fixed shape, so that a record's row cannot depend on how many others there are through the
@@ -200,6 +220,17 @@ class ClippedGradients:
             return rows
         null_records = (~self._valid[places]).nonzero().flatten()
         return rows.index_fill_(0, null_records, 0)
+
+
+def with_class_counts(rows: Bounded, labels: Tensor, num_classes: int, weight: float) -> Bounded:
+    """Rows with one more number for each class: `weight` in the place of the record's, 0 elsewhere; 0 of a zero row.
+
+    The kernel bounds the whole row again, by sqrt(bound^2 + weight^2), so nothing rests on how it was put together.
+    """
+    present = (rows.grid_rows != 0).any(dim=1, keepdim=True)
+    counts = F.one_hot(labels, num_classes) * present * weight
+    whole = torch.cat([rows.grid_rows * rows.grid_step, counts], dim=1)
+    return clip_rows(whole, math.hypot(rows.bound, weight), dtype=torch.float32)
 
 
 def clipped_mean(rows_of: Rows, inputs: Tensor, labels: Tensor, clip_norm: float) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from veilset.data.spec import ImageSpec
 from veilset.engines.checkpointing import Checkpoints
 from veilset.privacy.bounds import Adjacency, Unit, sum_sensitivity
+from veilset.privacy.noise import NoNoise
 from veilset.privacy.release import Door
 from veilset.randomness import named_generator
 
@@ -78,3 +79,8 @@ class FitContext(OpenContext):
     noise_multiplier: float
     shard_key: bytes
     """Secret key that assigns records to shards: drawn once per data set, the same after a resume."""
+
+    @property
+    def noise_drawn(self) -> float:
+        """The noise multiplier of what the door adds: none with accounting none."""
+        return 0.0 if isinstance(self.door.noise, NoNoise) else self.noise_multiplier

@@ -113,27 +113,34 @@ class GradientMatching:
         """Of the last match."""
         self._shown, self._as_it_is = images().detach(), torch.arange(len(labels), device=labels.device)
         self._fused_slopes, self._fused_loss = fused_on_cuda(self._slopes), fused_on_cuda(self._loss)
-        self._match = GraphedStep(self._match_step, self.weights, [])
+        self._even = torch.ones(len(labels), device=labels.device)
+        self._match = GraphedStep(self._match_step, [self._even, *self.weights], [])
         self._train = GraphedStep(self._train_step, [torch.zeros_like(labels[: self.batch])], [])
 
-    def match(self, gradients: Sequence[Tensor]) -> None:
-        """One step of the set towards images on which the network has these gradients."""
-        self._match(*gradients)
+    def match(self, gradients: Sequence[Tensor], class_weights: Tensor | None = None) -> None:
+        """One step of the set towards images on which the network has these gradients.
 
-    def _match_step(self, *gradients: Tensor) -> None:
+        Args:
+            class_weights: (classes,): how much the loss of an image counts, by its class; all alike without it.
+        """
+        weights = self._even if class_weights is None else class_weights.to(self._even)[self.labels]
+        self._match(weights, *gradients)
+
+    def _match_step(self, image_weights: Tensor, *gradients: Tensor) -> None:
         images, wanted = self.images(), list(self.images.parameters())
-        slopes, distance = self._fused_slopes(images.detach(), *gradients)
+        slopes, distance = self._fused_slopes(images.detach(), image_weights, *gradients)
         step_along(self.optimiser, torch.autograd.grad(images, wanted, slopes))
         self.images.keep_to_range()
         self.distance.copy_(distance)
 
-    def _slopes(self, images: Tensor, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def _slopes(self, images: Tensor, image_weights: Tensor, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The derivative by the images of the distance between the network's gradients on them and the given ones, and
         that distance. By torch.func, because second derivatives through `backward` cannot be compiled."""
         now = {name: value.detach() for name, value in self.network.named_parameters()}
 
         def loss(weights: dict[str, Tensor], images: Tensor) -> Tensor:
-            return F.cross_entropy(functional_call(self.network, weights, (images,)), self.labels)
+            losses = F.cross_entropy(functional_call(self.network, weights, (images,)), self.labels, reduction="none")
+            return (losses * image_weights).mean()
 
         def distance(images: Tensor) -> Tensor:
             return cosine_distance(list(grad(loss)(now, images).values()), gradients)

@@ -8,11 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from veilset.engines.targets import usable_counts
-
-UNEVEN = 0.5
-"""How far shares of groups are expected to be from even, of an even share."""
-
 
 @dataclass(frozen=True)
 class GroupMeans:
@@ -24,29 +19,6 @@ class GroupMeans:
     """(groups,): of the noise in them."""
     weights: Tensor
     """(groups,): the images of a batch for each image of a group, by which its gradient counts."""
-
-
-class NoisyCounts:
-    """How many images of each group are in a batch, by all counts that were released so far.
-
-    A single count can be far off. So even shares count as much as batches whose counts are, together, as uncertain as
-    these shares are: the more noise, the more batches. At user level a batch is of users, who may bring several records
-    each, so that the first counts are rather too small.
-
-    Args:
-        sums: (groups,), in which they are added up; whoever resumes puts the sums of earlier batches there.
-        noise_std: of the noise in a count.
-    """
-
-    def __init__(self, sums: Tensor, expected_batch: int, noise_std: float) -> None:
-        self.sums, self.even = sums, expected_batch / len(sums)
-        drawn = self.even  # the variance of the number that a Poisson sample holds
-        self.first_seen = (noise_std**2 + drawn) / (UNEVEN * self.even) ** 2
-
-    def after(self, counts: Tensor, batches: int) -> Tensor:
-        """With these counts of one more batch, of which there are then so many."""
-        self.sums += counts
-        return usable_counts((self.sums + self.first_seen * self.even) / (self.first_seen + batches), self.even)
 
 
 def mean_of_groups(features: Tensor, groups: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:

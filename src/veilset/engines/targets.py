@@ -82,7 +82,7 @@ class Released:
         return usable_counts(sums[:, -1:] / self.total_weight, self.declared_size / len(sums))
 
 
-def usable_counts(counts: Tensor, even: float) -> Tensor:
+def usable_counts(counts: Tensor, even: float | Tensor) -> Tensor:
     """Noisy counts to divide sums by: where one is near or below zero, a tenth of an even share takes its place."""
     return counts.clamp(min=0.1 * even)
 

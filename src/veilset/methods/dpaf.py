@@ -43,7 +43,7 @@ from veilset.engines.aggregated_batches import (
 from veilset.engines.aggregation_settings import AggregationSettings
 from veilset.engines.checkpointing import keep, last_affordable, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ASSUMPTIONS, ClippedGradients
-from veilset.engines.group_means import NoisyCounts
+from veilset.engines.noisy_counts import NoisyCounts
 from veilset.engines.public_images import public_images
 from veilset.engines.published_accounting import calibrate_wbk_composed, wbk_composed_epsilon
 from veilset.engines.sampled_sets import CPU_SPEED
@@ -55,7 +55,6 @@ from veilset.nets.generators import UpsamplingGenerator
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Published, shown
 from veilset.privacy.events import NOTHING, Event
-from veilset.privacy.noise import NoNoise
 from veilset.privacy.sides import seal
 from veilset.randomness import initialise
 
@@ -149,7 +148,7 @@ class Dpaf(Synthesizer):
             for hidden in (classifier, critic):
                 seal(hidden)
         public = self.check(config, images, context.device)
-        classifier_rate, body_rate = config.steady_rates(context.facts, noise_drawn(context), classifier, critic)
+        classifier_rate, body_rate = config.steady_rates(context.facts, context.noise_drawn, classifier, critic)
         pretrain(replace(config, classifier_rate=classifier_rate), classifier, private, context)
         critic.conv1.load_state_dict(classifier.conv1.state_dict())
         critic.conv1.requires_grad_(False)
@@ -201,15 +200,13 @@ def batches_of(
         "private": private, "critic": critic, "door": context.door, "mean_noise": mean_noise,
         "gradient_noise": gradient_noise, "clip_of": config.clip_of,
         "compression": config.compression(coins),
-        "noise_std": noise_drawn(context) * config.sensitivity(context.facts),
+        "noise_std": context.noise_drawn * config.sensitivity(context.facts),
     }  # fmt: skip
     if config.published:
         merged = ClippedGradients(images, config.terms(context.facts, batches=config.asymmetry), device=context.device)
         return PublishedBatches(**common, merged=merged, asymmetry=config.asymmetry)
     features = ClippedGradients(images, config.feature_terms(context.facts), device=context.device)
-    count_std = common["noise_std"] / features.terms.total_weight
-    sums = torch.zeros(critic.num_groups, device=context.device, dtype=torch.float64)
-    counts = NoisyCounts(sums, config.expected_batch, count_std)
+    counts = NoisyCounts.of(features.terms, context, critic.num_groups)
     return RepairedBatches(**common, features=features, counts=counts)
 
 
@@ -288,8 +285,3 @@ def adversary_of(
         clip_of=config.clip_of, compression=config.compression(stream),
         body_rate=config.body_rate, head_rate=config.head_rate, generator_rate=config.generator_rate,
     )  # fmt: skip
-
-
-def noise_drawn(context: FitContext) -> float:
-    """The noise multiplier of what the door adds: none with accounting none."""
-    return 0.0 if isinstance(context.door.noise, NoNoise) else context.noise_multiplier

@@ -23,9 +23,9 @@ from torch import Tensor
 from veilset.data.spec import Images, ImageSet
 from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
 from veilset.engines.gradient_matching import FreePixels
+from veilset.engines.noisy_counts import NoisyCounts
 from veilset.engines.option_checks import at_least_one, option, positive
 from veilset.engines.sampled_sets import CPU_SPEED, SampledSet, SetSettings
-from veilset.engines.targets import usable_counts
 from veilset.engines.training_steps import faded
 from veilset.methods.base import FitContext, Forecast, PublicFacts, Synthesizer, register
 from veilset.nets.classifiers import ConvNet, restart
@@ -82,7 +82,7 @@ class Ndpdc(SampledSet, Synthesizer):
         )  # fmt: skip
 
     def forecast(self, config: NdpdcConfig, facts: PublicFacts, noise_multiplier: float) -> Forecast:
-        spec, sensitivity = facts.spec, facts.sensitivity(math.hypot(config.clip_norm, config.total_weight))
+        spec, sensitivity = facts.spec, facts.sensitivity(self.terms(config, facts).row_norm)
         numbers = ConvNet(spec, torch.Generator(), width=config.width).dense.in_features
         images = spec.num_classes * (config.group + 6 * config.images_per_class)
         pixels = spec.height * spec.width
@@ -105,16 +105,16 @@ class Ndpdc(SampledSet, Synthesizer):
         network = ConvNet(spec, draws, width=config.width).requires_grad_(False)
         made = FreePixels(spec, config.images_per_class, config.standard, context.generator("ndpdc images"))
         optimiser = torch.optim.SGD(made.parameters(), lr=config.pixel_rate, momentum=config.pixel_momentum)
-        counts = torch.zeros(spec.num_classes, dtype=torch.float64, device=context.device)
-        kept = (made, optimiser, draws, {"counts": counts})
+        counts = NoisyCounts.of(private.terms, context, spec.num_classes)
+        kept = (made, optimiser, draws, {"counts": counts.sums})
         for step in self.steps_to_go(config, context, DOING, CHECKPOINT_EVERY, "set", *kept):
             restart(network, draws)
             sums = private.release_by_class(
                 lambda inputs, _: features_of(network, config.standard.of(inputs)), private.draw(context.door),
                 context.door, context.noise_multiplier,
             )  # fmt: skip
-            counts += sums[:, -1] / config.total_weight
-            targets = (sums[:, :-1] / usable_counts(counts / (step + 1), config.group)[:, None]).float()
+            members = counts.after(sums[:, -1] / config.total_weight, step + 1)
+            targets = (sums[:, :-1] / members[:, None]).float()
             optimiser.param_groups[0]["lr"] = config.pixel_rate * faded(step, config.steps)
             distance = match_means(network, made, optimiser, targets, config.clip_norm)
             if (step + 1) % HISTORY_EVERY == 0:
