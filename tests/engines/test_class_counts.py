@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from contract.cases import make_images
 from contract.sensitivity import RecordingDoor, SameCoins, nulled, violations
 from hypothesis import given, settings
@@ -15,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from veilset.data.spec import ImageSet
-from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms, with_class_counts
+from veilset.engines.clipped_gradients import ClippedGradients, GradientTerms
 from veilset.engines.per_sample_gradients import PerSampleGradients
 from veilset.methods.base import FitContext, PublicFacts
 from veilset.nets.classifiers import ConvNet
-from veilset.privacy.bounds import GRID, Adjacency, GroupedSum, Unit, clip_rows
+from veilset.privacy.bounds import GRID, Adjacency, GroupedSum, Unit, clip_rows, with_total
 from veilset.privacy.events import NOTHING, Event
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.privacy.noise import NoiseSource, SeededNoise
@@ -111,7 +112,7 @@ def test_any_row_with_its_count_is_within_the_bound_that_is_charged(
     rows: list[list[float]], clip: float, share: float
 ) -> None:
     labels = torch.arange(len(rows)) % 4
-    bounded = with_class_counts(clip_rows(torch.tensor(rows), clip, dtype=torch.float32), labels, 4, share * clip)
+    bounded = with_total(clip_rows(torch.tensor(rows), clip, dtype=torch.float32), share * clip, F.one_hot(labels, 4))
     assert bounded.bound == math.hypot(clip, share * clip)
     assert float(bounded.grid_rows.double().norm(dim=1).max()) <= 1 / GRID
     counts = bounded.grid_rows[:, 3:] * bounded.grid_step
@@ -124,7 +125,7 @@ def test_a_record_has_the_same_row_and_count_at_every_place(shift: int) -> None:
     rows = torch.randn(8, 3001, generator=named_generator(0, "rows"))
     labels = torch.arange(8) % 3
     straight, moved = (
-        with_class_counts(clip_rows(some, 0.1, dtype=torch.float32), theirs, 3, 0.015).grid_rows
+        with_total(clip_rows(some, 0.1, dtype=torch.float32), 0.015, F.one_hot(theirs, 3)).grid_rows
         for some, theirs in ((rows, labels), (rows.roll(shift, 0), labels.roll(shift, 0)))
     )
     assert torch.equal(moved, straight.roll(shift, 0))

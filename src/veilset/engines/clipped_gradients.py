@@ -20,7 +20,7 @@ from torch import Tensor
 from veilset.data.spec import ImageSet, to_unit_range
 from veilset.engines.feature_sums import first_rows_of_each_user
 from veilset.errors import ConfigError
-from veilset.privacy.bounds import Adjacency, Bounded, GroupedSum, clip_rows, sum_sensitivity, with_total
+from veilset.privacy.bounds import Adjacency, GroupedSum, clip_rows, sum_sensitivity, with_total
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled
 from veilset.privacy.release import Door
 from veilset.privacy.sampling import Draw, poisson_draw
@@ -195,18 +195,15 @@ class ClippedGradients:
             total: a sum to go on with.
         """
         total = total or GroupedSum(num_groups, rows_per_unit=self.terms.rows_per_user, device=self.device)
-        at_once = ROWS_AT_ONCE[self.device.type]
+        at_once, by_class = ROWS_AT_ONCE[self.device.type], num_groups > 1
         for places in sample.to(self.device).split(self.records_at_once):
             labels, rows = self._labels[places], self._rows(rows_of, places)
             for some, theirs in zip(rows.split(at_once), labels.split(at_once), strict=True):
                 bounded = clip_rows(some, clip_norm or self.terms.clip_norm, dtype=torch.float32)
-                counted = self._counted(bounded, theirs, num_groups) if self.terms.total_weight else bounded
-                total.add(counted, theirs if num_groups > 1 else torch.zeros_like(theirs))
+                if weight := self.terms.total_weight:
+                    bounded = with_total(bounded, weight, None if by_class else F.one_hot(theirs, self.num_classes))
+                total.add(bounded, theirs if by_class else torch.zeros_like(theirs))
         return total
-
-    def _counted(self, rows: Bounded, labels: Tensor, num_groups: int) -> Bounded:
-        weight = self.terms.total_weight
-        return with_total(rows, weight) if num_groups > 1 else with_class_counts(rows, labels, self.num_classes, weight)
 
     def _rows(self, rows_of: Rows, places: Tensor) -> Tensor:
         """Batches have a fixed shape, so that a record's row cannot depend on how many others there are through the
@@ -220,17 +217,6 @@ class ClippedGradients:
             return rows
         null_records = (~self._valid[places]).nonzero().flatten()
         return rows.index_fill_(0, null_records, 0)
-
-
-def with_class_counts(rows: Bounded, labels: Tensor, num_classes: int, weight: float) -> Bounded:
-    """Rows with one more number for each class: `weight` in the place of the record's, 0 elsewhere; 0 of a zero row.
-
-    The kernel bounds the whole row again, by sqrt(bound^2 + weight^2), so nothing rests on how it was put together.
-    """
-    present = (rows.grid_rows != 0).any(dim=1, keepdim=True)
-    counts = F.one_hot(labels, num_classes) * present * weight
-    whole = torch.cat([rows.grid_rows * rows.grid_step, counts], dim=1)
-    return clip_rows(whole, math.hypot(rows.bound, weight), dtype=torch.float32)
 
 
 def clipped_mean(rows_of: Rows, inputs: Tensor, labels: Tensor, clip_norm: float) -> Tensor:

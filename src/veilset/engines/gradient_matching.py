@@ -61,6 +61,11 @@ class FreePixels(nn.Module):
         return self.values
 
     @torch.no_grad()
+    def begin_with(self, images: Tensor) -> None:
+        """Images in [0, 1], in the order of the labels, in the place of noise."""
+        self.values.copy_(self.standard.of(images))
+
+    @torch.no_grad()
     def keep_to_range(self) -> None:
         self.values.clamp_(*self.standard.range)
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from veilset.data.spec import ImageSpec
+from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ASSUMPTIONS, GradientTerms, check_width
-from veilset.engines.contexts import FitContext, PublicFacts
-from veilset.engines.gradient_matching import Standard
+from veilset.engines.contexts import FitContext, Forecast, PublicFacts
+from veilset.engines.gradient_matching import FreePixels, Standard
 from veilset.engines.option_checks import at_least_one, option, positive, two_classes
 from veilset.engines.per_sample_gradients import Forward, Losses, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
+from veilset.engines.sketch_first import SketchFirst, forecast_then, sketch_then
+from veilset.engines.sketch_rounds import sketched
 from veilset.errors import ConfigError
-from veilset.nets.image_sets import FixedImages
+from veilset.nets.image_sets import FixedImages, labels_of
 from veilset.privacy.bounds import Adjacency
 from veilset.privacy.claim import Published
 from veilset.privacy.events import NOTHING, Event, Repeated
@@ -28,7 +30,7 @@ CPU_SPEED = 3e10
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetSettings:
+class SetSettings(SketchFirst):
     """Defaults are those of PSG (Chen et al. 2022)."""
 
     images_per_class: int = option(10, "of the set that is made; paper: 1, 10, 20 or 50")
@@ -40,6 +42,7 @@ class SetSettings:
     pixel_momentum: float = option(0.5, "of the same; paper")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least_one(self, "images_per_class")
         check_width(self.width)
         positive(self, "clip_norm", "deviation", "pixel_rate")
@@ -116,6 +119,39 @@ class SampledReleases:
 
 class SampledSet(SampledReleases):
     """A method but for its name, its settings, its forecast and its fit."""
+
+    published_construction: ClassVar[Mapping[str, Any]] = {"sketch": "none"}
+
+    def assumed(self, config: SetSettings) -> tuple[str, ...]:
+        return config.sketch_assumed
+
+    def events(self, config: SetSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
+        steps = super().events(config, facts, noise_multiplier)
+        if not config.begins_with_sketch:
+            return steps
+        return sketch_then(config.first_sketch(), self._sketch_noise(config, facts, noise_multiplier), steps)
+
+    def _sketch_noise(self, config: SetSettings, facts: PublicFacts, noise_multiplier: float) -> float:
+        return config.sketch_noise(noise_multiplier, config.releases, self.terms(config, facts).rate)
+
+    def _after_sketch(
+        self, config: SetSettings, facts: PublicFacts, noise_multiplier: float, forecast: Forecast
+    ) -> Forecast:
+        """The forecast of a fit, from that of its steps."""
+        if not config.begins_with_sketch:
+            return forecast
+        noise = self._sketch_noise(config, facts, noise_multiplier)
+        return forecast_then(config.first_sketch(), facts, noise, forecast)
+
+    def _begin(self, config: SetSettings, images: Images, context: FitContext, made: FreePixels) -> None:
+        """With samples of a sketch in the place of noise, where there is to be one."""
+        if not config.begins_with_sketch:
+            return
+        noise = self._sketch_noise(config, context.facts, context.noise_multiplier)
+        generator = sketched(config.first_sketch(), images, context, noise)
+        labels = labels_of(context.facts.spec, config.images_per_class, context.device)
+        with torch.no_grad():
+            made.begin_with(generator.sample(labels, context.generator(f"{self.name} first images")))
 
     def releases(self, config: SetSettings, facts: PublicFacts) -> int:
         return config.releases

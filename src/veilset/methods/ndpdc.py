@@ -89,7 +89,7 @@ class Ndpdc(SampledSet, Synthesizer):
         layers = 9 * config.width * (spec.channels + config.width * 5 / 16)
         # Features of a class agree by about one half; what is matched is a sum over all releases.
         signal = config.group * config.clip_norm / 2 * math.sqrt(config.steps)
-        return Forecast(
+        steps = Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
             # Whole batches, of which no image needs a gradient of its own, go through at four times that speed.
             seconds=10 + config.steps * images * 2 * layers * pixels / (4 * CPU_SPEED),
@@ -97,6 +97,7 @@ class Ndpdc(SampledSet, Synthesizer):
             released=f"{config.steps:,} times, for each class, a noisy sum of {numbers:,} bounded features and a count "
             f"over secret samples; {facts.change} moves it by at most {shown(sensitivity)}",
         )
+        return self._after_sketch(config, facts, noise_multiplier, steps)
 
     def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)
@@ -104,6 +105,7 @@ class Ndpdc(SampledSet, Synthesizer):
         private = ClippedGradients(images, self.terms(config, context.facts), device=context.device)
         network = ConvNet(spec, draws, width=config.width).requires_grad_(False)
         made = FreePixels(spec, config.images_per_class, config.standard, context.generator("ndpdc images"))
+        self._begin(config, images, context, made)
         optimiser = torch.optim.SGD(made.parameters(), lr=config.pixel_rate, momentum=config.pixel_momentum)
         counts = NoisyCounts.of(private.terms, context, spec.num_classes)
         kept = (made, optimiser, draws, {"counts": counts.sums})

@@ -73,6 +73,8 @@ class PsgConfig(SetSettings):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} of at least 0", f"{getattr(self, name)}", "0 stands for the paper's.")
         positive(self, "network_rate", "prior_rate")
+        if self.prior and self.begins_with_sketch:
+            raise ConfigError("a sketch or a prior", "both", "Drop --prior: its generator is another than a sketch's.")
         if not (self.count_weight == 0 or 1e-3 <= self.count_weight <= 10):
             raise ConfigError("a count_weight from 0.001 to 10, or 0", f"{self.count_weight}", "Correct the option.")
 
@@ -100,7 +102,7 @@ class Psg(SampledSet, Synthesizer):
     paper: ClassVar[str] = "Chen et al. 2022"
     Config: ClassVar[type] = PsgConfig
     published_source: ClassVar[str] = "Chen et al. 2022, code: Renyi bound for Poisson samples, by Opacus"
-    published_construction: ClassVar[Mapping[str, Any]] = {"count_weight": 0.0}
+    published_construction: ClassVar[Mapping[str, Any]] = {**SampledSet.published_construction, "count_weight": 0.0}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         # For two CPU cores: a hundredth of the steps, so longer ones, and a narrow network.
@@ -122,13 +124,14 @@ class Psg(SampledSet, Synthesizer):
         passes = 3 * config.expected_batch + 9 * images + 3 * images * epochs / config.steps * (rounds - 1) / rounds
         # All images are moved in one step, whose second derivatives keep about twenty maps of each layer.
         maps = 20 * 4 * images * config.width * spec.height * spec.width * 21 // 16
-        return Forecast(
+        steps = Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
             seconds=10 + config.releases * (passes * 2 * multiplications(config.width, spec) / CPU_SPEED),
             megabytes=(facts.declared_size * spec.num_values + 100 * numbers + maps) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights{counts} over secret samples of "
             f"about {config.expected_batch} images; {facts.change} moves a sum by at most {shown(sensitivity)}",
         )
+        return self._after_sketch(config, facts, noise_multiplier, steps)
 
     def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)
@@ -137,6 +140,8 @@ class Psg(SampledSet, Synthesizer):
         network = ConvNet(spec, draws, width=config.width)
         gradients = PerSampleGradients(network, losses=standardised_losses(config.standard), replayed=True)
         made = start(config, spec, context.generator("psg images"))
+        if isinstance(made, FreePixels):
+            self._begin(config, images, context, made)
         matching = matching_of(config, network, made, labels_of(spec, config.images_per_class, context.device))
         both = nn.ModuleDict({"set": made, "network": network})
         counts = NoisyCounts.of(private.terms, context, spec.num_classes) if config.count_weight else None

@@ -119,9 +119,9 @@ def _on_grid(steps: Tensor, bound: float, nonnegative: bool) -> Bounded:
     return Bounded(grid_rows, bound, nonnegative, _MADE_HERE)
 
 
-def with_total(rows: Bounded, weight: float) -> Bounded:
-    """Appends one coordinate of value `weight` to every non-zero row, so that sums carry their own record count.
-
+def with_total(rows: Bounded, weight: float, places: Tensor | None = None) -> Bounded:
+    """Appends one coordinate of value `weight` to every non-zero row, so that sums carry their own record count; with
+    `places`, (n, k) of zeros and one 1 in each row (more are refused), k coordinates: a count for each place.
     Guarantee: the new bound is sqrt(bound^2 + weight^2). Summed with noise, that coordinate is a private total:
       nothing has to be divided by an exact record count, which is private under add/remove.
     """
@@ -129,7 +129,8 @@ def with_total(rows: Bounded, weight: float) -> Bounded:
         raise ConfigError("a total weight above 0", f"{weight}", "Leave the total out instead.")
     bound = math.hypot(rows.bound, weight)
     values = rows.grid_rows.flatten(1).to(torch.float64) * rows.grid_step
-    present = (rows.grid_rows.flatten(1) != 0).any(dim=1, keepdim=True).to(torch.float64) * weight
+    marks = weight * (1.0 if places is None else places.to(torch.float64))
+    present = (rows.grid_rows.flatten(1) != 0).any(dim=1, keepdim=True) * marks
     return _on_grid(torch.cat([values, present], dim=1) / (bound * GRID) * SLACK, bound, rows.nonnegative)
 
 
