@@ -284,6 +284,36 @@ def test_a_resumed_fit_says_which_images_it_was_begun_with(
     assert cli("fit", photos, "--out", tmp_path / "a", "--resume", "--benchmark", "toys")[0] == 0
 
 
+def test_a_resumed_fit_refuses_other_images_before_it_reads_them(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(cli, monkeypatch, photos, tmp_path / "a")
+    monkeypatch.setattr("veilset.cli.app.open_images", None)
+    for other in (tmp_path, "mnist"):
+        code, _, err = cli("fit", other, "--out", tmp_path / "a", "--resume")
+        assert code == 2
+        assert f"the images this run was started on: {photos}\n  found {other}\n  Resume it with the same ones" in err
+
+
+def test_a_resumed_fit_is_not_to_be_given_the_classes_of_images_that_came_later(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(cli, monkeypatch, photos, tmp_path / "a")
+    shutil.copytree(photos / "cat", photos / "cow")
+    code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume")
+    assert code == 2
+    assert "--class-names" not in err
+    assert "Resume with the images it was begun with" in err
+
+
+def test_images_that_are_not_as_planned_are_told_as_people_type_them(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    assert cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "plan", *TINY)[0] == 0
+    words = ["--plan", tmp_path / "plan", "--size", "9x10", "--fit", "crop", "--color", "rgb"]
+    code, _, err = cli("fit", photos, *words, "--out", tmp_path / "a")
+    assert code == 2
+    assert "as planned: 8x8 grey, classes cat, dog\n  found 9x10 rgb, classes cat, dog" in err
+
+
 def test_an_interrupt_before_there_is_a_run_does_not_promise_that_it_can_be_resumed(
     cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

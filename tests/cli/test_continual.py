@@ -255,6 +255,15 @@ def test_a_resumed_course_is_not_measured_otherwise(
     assert "found " + other[0].strip("-").replace("-", "_") in err
 
 
+def test_test_images_of_other_classes_are_to_be_left_out(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    test = some_photos(tmp_path / "test", 1)
+    (test / "fish").rename(test / "cow")
+    code, _, err = cli("continual", photos, "--epsilon", "1", *TINY, *TASKS, "--test", test, "--out", tmp_path / "a")
+    assert code == 2
+    assert "--class-names" not in err
+    assert "leave others out" in err
+
+
 def test_test_images_that_were_refused_are_not_what_a_course_was_begun_with(
     cli: Cli, photos: Path, tmp_path: Path
 ) -> None:

@@ -50,11 +50,11 @@ from veilset.cli.options import (
     parse_size,
 )  # fmt: skip
 from veilset.cli.order import InOrder
-from veilset.cli.plans import describe, reading, resumable, stored_plan
+from veilset.cli.plans import check_place, describe, reading, resumable, stored_plan
 from veilset.cli.sketch import sketch, synthesize
 from veilset.console import Show, command, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
-from veilset.data import KNOWN_NAMES, check_apart, check_writable, inspect, is_archive, write_images
+from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
 from veilset.dp_scores import check_cap
 from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
@@ -190,9 +190,7 @@ def fit(
     else:
         check_request(context, get_method(method), method_options(context))
     chosen_device = api.pick_device(device)
-    if not resume:
-        check_apart(out, source)
-        run.check_new(out)
+    check_place(out, source, benchmark=benchmark, resume=resume)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             source, show, strict=strict, benchmark=benchmark,

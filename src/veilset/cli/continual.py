@@ -58,6 +58,7 @@ TestBenchmark = Annotated[
     str | None, typer.Option(help="Declare the images of --test a public benchmark of this name.")
 ]
 JudgedBy = Annotated[str, typer.Option(help="Who judges released images: convnet (PSG's), cnn, ...")]
+OTHER_CLASSES = "Measure on images of the classes that are learned from: leave others out."
 MEASURED = ("test", "test_benchmark", "classifier", "seeds", "samples_per_class")
 """Options that say how stages are measured."""
 
@@ -106,7 +107,7 @@ def continual(
             describe(course, images.spec, show)
         real = None
         if measured["test"] is not None:
-            read["class_names"] = list(images.spec.class_names)
+            read |= {"class_names": list(images.spec.class_names), "other_classes": OTHER_CLASSES}
             real = read_images(measured["test"], show, split="test", benchmark=measured["test_benchmark"], **read)
         learned = run_course(
             images, course, out, test=real, judges=judges, device=chosen_device, progress=show.progress,

@@ -11,7 +11,7 @@ import typer
 
 from veilset.console import Show
 from veilset.data import KNOWN_NAMES, Images, ImageSet, load, stream
-from veilset.errors import ConfigError
+from veilset.errors import ConfigError, DataError, OtherClass
 from veilset.methods.base import Mechanism, get_method, make_config
 from veilset.methods.plan import Accounting, Plan, requested_config
 from veilset.wording import meant
@@ -67,8 +67,14 @@ def open_images(
     return _opened_with(stream, source, show, size=parse_size(size), class_names=class_names, **options)
 
 
-def _opened_with(reader: Callable[..., Opened], source: str, show: Show, **options: Any) -> Opened:
-    images = reader(source, progress=lambda done, total: show.progress("reading images", done, total), **options)
+def _opened_with(
+    reader: Callable[..., Opened], source: str, show: Show, *, other_classes: str | None = None, **options: Any
+) -> Opened:
+    """`other_classes` says what to do about images of such, where it was not the user who named the classes."""
+    try:
+        images = reader(source, progress=lambda done, total: show.progress("reading images", done, total), **options)
+    except OtherClass as error:
+        raise DataError(error.expected, error.found, other_classes or error.todo) from error
     for warning in images.warnings[:5]:
         show.warn(warning)
     if len(images.warnings) > 5:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from veilset import api, run
+from veilset import api
 from veilset.cli.options import (
     Benchmark,
     ClassNames,
@@ -33,9 +33,9 @@ from veilset.cli.options import (
     split_words,
     typed,
 )
-from veilset.cli.plans import describe, reading, resumable, stored_plan
+from veilset.cli.plans import check_place, describe, reading, resumable, stored_plan
 from veilset.console import Show, command, result
-from veilset.data import Images, check_apart
+from veilset.data import Images
 from veilset.errors import ConfigError
 from veilset.merging import merge
 from veilset.methods.base import get_method
@@ -90,9 +90,7 @@ def sketch(
     else:
         check_request(context, get_method("sketch"), settings)
     chosen_device = api.pick_device(device)
-    if not resume:
-        check_apart(out, plain[0])
-        run.check_new(out)
+    check_place(out, plain[0], benchmark=benchmark, resume=resume)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             plain[0], show, strict=strict, benchmark=benchmark,
