@@ -65,7 +65,11 @@ from veilset.reserved_plans import write_plan
 from veilset.run_folder import RunFolder
 from veilset.version import __version__
 
-VERIFIED = {"epsilon_renyi": "epsilon by Renyi accounting", "noisy_scores": "noisy scores"}
+VERIFIED = {
+    "epsilon_renyi": "epsilon by Renyi accounting",
+    "noisy_scores": "noisy scores",
+    "noisy_scores_together": "noisy scores together",
+}
 """What `verify` calls its findings before people, where that is not their name in the JSON."""
 AllowPublished = Annotated[
     bool, typer.Option("--allow-published-accounting", help="Let a published epsilon near private data.")
