@@ -33,7 +33,7 @@ from veilset.cli.options import (
 from veilset.cli.plans import check_begun, reading, resumable
 from veilset.console import Show, command, result
 from veilset.courses.course import SPLITS, Course, course_for
-from veilset.courses.folder import CourseFolder
+from veilset.courses.folder import CourseFolder, check_new
 from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges, asked_before
 from veilset.data import KNOWN_NAMES, ImageSpec, check_apart
@@ -95,6 +95,7 @@ def continual(
     if begun is None:
         check_request(context, get_mechanism(method), method_options(context))
         check_apart(out, source)
+        check_new(out)
     chosen_device = api.pick_device(device)
     read = {**reading(context, {} if begun is None else begun.reading), "strict": strict}
     with Show(quiet) as show, resumable(CourseFolder(out).note):
