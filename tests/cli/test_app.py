@@ -477,6 +477,13 @@ def test_random_words_end_in_an_exit_code_never_in_a_traceback(
     assert code in (0, 1, 2)
 
 
+@pytest.mark.parametrize("verb", ["plan", "fit", "sketch", "synthesize", "continual"])
+def test_help_of_verbs_that_take_options_of_a_method_says_how_to_list_them(cli: Cli, verb: str) -> None:
+    words = " ".join(cli(verb, "--help")[1].replace("│", " ").split())
+    assert re.search(r"ptions of the method|own options", words)
+    assert re.search("`veilset methods (NAME|sketch)` lists", words)
+
+
 def test_help_of_every_verb_teaches() -> None:
     for verb in ("plan", "fit", "sample", "evaluate", "report", "export", "verify", "budget", "methods"):
         answer = subprocess.run(

@@ -51,7 +51,7 @@ from veilset.cli.options import (
 )  # fmt: skip
 from veilset.cli.order import InOrder
 from veilset.cli.plans import check_place, describe, reading, resumable, stored_plan
-from veilset.cli.sketch import sketch, synthesize
+from veilset.cli.sketch import SketchOrMerge, sketch, synthesize
 from veilset.console import Show, command, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
 from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
@@ -88,7 +88,7 @@ app.add_typer(budget.app, name="budget")
 app.command()(evaluate)
 app.command()(weights)
 app.command()(compare)
-app.command(context_settings=METHOD_OPTIONS)(sketch)
+app.command(cls=SketchOrMerge, context_settings=METHOD_OPTIONS)(sketch)
 app.command(context_settings=METHOD_OPTIONS)(synthesize)
 app.command(context_settings=METHOD_OPTIONS)(continual)
 
@@ -140,6 +140,8 @@ def plan(
 ) -> None:  # fmt: skip
     """Show what would be spent and why, before any pixel is read.
 
+    Every method's own options are accepted too: `veilset methods NAME` lists them.
+
     With --out the plan is written for `veilset fit --plan`, which calibrates nothing any more.
     """
     show = Show(quiet)
@@ -183,7 +185,7 @@ def fit(
     test: Annotated[str | None, typer.Option(help="With --dp-scores: the test images of `veilset evaluate`.")] = None,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`.
+    """Train a private generator. Every method's own options are accepted too: `veilset methods NAME` lists them.
 
     With --dp-scores and --test the cost of noisy scores is reserved now; `veilset evaluate --dp-scores` buys them.
     """

@@ -83,7 +83,8 @@ def continual(
     several tasks; both are refused. A data set's budget is charged for all tasks one after the other.
 
     Methods that make images are judged by a classifier trained on the images of all tasks so far; dp-sgd is a
-    classifier itself, trained on from task to task. Options of the method are accepted too.
+    classifier itself, trained on from task to task. Options of the method are accepted too:
+    `veilset methods NAME` lists them.
 
     Example: veilset continual mnist --method dp-merf --epsilon 10 --classifier cnn --out courses/dp-merf
     """

@@ -25,7 +25,7 @@ SOURCES = f"Folder photos/<class>/*.png|jpg, .npz, idx folder, .csv/.jsonl, or {
 Source = Annotated[str, typer.Argument(help=SOURCES)]
 Run = Annotated[Path, typer.Argument(help="A run folder written by `veilset fit`.")]
 Release = Annotated[Path, typer.Argument(help="A run folder written by `veilset fit`, or an exported release.")]
-Method = Annotated[str, typer.Option(help="Name of the method; `veilset methods` lists them.")]
+Method = Annotated[str, typer.Option(help="`veilset methods` lists them; `veilset methods NAME` lists its options.")]
 Epsilon = Annotated[float | None, typer.Option(help="Privacy budget of this run. No default: only you can choose it.")]
 Delta = Annotated[float, typer.Option(help="Chance of failure the claim allows; well below 1 / number of images.")]
 Neighbours = Annotated[
