@@ -144,6 +144,14 @@ def test_budget_is_spent_once_and_then_refuses(cli: Cli, photos: Path, tmp_path:
     assert json.loads(cli("budget", "show", photos)[1])["epsilon_charged"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("words", [["init", "mnist", "--epsilon", "1"], ["show", "mnist"]], ids=" ".join)
+def test_a_public_data_set_is_told_apart_from_a_folder_that_is_not_there(cli: Cli, words: list[str]) -> None:
+    code, _, err = cli("budget", *words)
+    assert code == 2
+    assert "expected images of your own" in err
+    assert "found mnist, a public data set" in err
+
+
 def test_a_plan_that_is_written_reserves_and_its_fit_settles(cli: Cli, photos: Path, tmp_path: Path) -> None:
     cli("budget", "init", photos, "--epsilon", "3")
     cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "plan.json", *TINY)
