@@ -127,6 +127,14 @@ def test_verify_prices_the_noisy_scores_and_export_takes_them_along(
     assert verify(tmp_path / "out")["noisy_scores"] == checked["noisy_scores"]
 
 
+def test_verify_adds_several_purchases_up(run: RunFolder, test_folder: Path) -> None:
+    buy(run, held_out(test_folder))
+    assert "noisy_scores_together" not in verify(run.path)
+    buy(run, held_out(test_folder))
+    epsilon = float(verify(run.path)["noisy_scores_together"].split()[1])
+    assert 4 * math.sqrt(2) < epsilon < 8, "mu adds in squares, and epsilon grows faster than mu"
+
+
 def forged(run: RunFolder, change: Callable[[dict[str, Any]], None]) -> None:
     value = json.loads((run.release / "scores.json").read_text())
     change(value["purchases"][0])

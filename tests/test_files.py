@@ -71,6 +71,11 @@ def test_what_is_no_json_object_is_our_error(tmp_path: Path, content: bytes) -> 
         read_json(tmp_path / "a.json", "a thing")
 
 
+def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="found no such file"):
+        read_json(tmp_path / "a.json", "a thing")
+
+
 def test_a_missing_file_a_folder_and_a_huge_file_are_our_errors(tmp_path: Path) -> None:
     with pytest.raises(RunError):
         read_json(tmp_path / "a.json", "a thing")

@@ -14,7 +14,7 @@ import torch
 from veilset.artifact import Privacy
 from veilset.errors import ArtifactError, VeilsetError
 from veilset.privacy.bounds import Adjacency, Unit
-from veilset.privacy.claim import Claim
+from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import NOTHING, Event, Gaussian
 from veilset.privacy.ledger import PrivacyLedger
 from veilset.score_release import (
@@ -25,6 +25,7 @@ from veilset.score_release import (
     benchmark_stamps,
     read_noisy_scores,
     scores_bytes,
+    together,
 )
 
 
@@ -52,6 +53,18 @@ def test_what_noise_led_beyond_all_or_nothing_says_so(scores: NoisyScores) -> No
     for correct, told in ((1.2, True), (-0.1, True), (0.5, False)):
         noisy = replace(scores, correct=tuple(correct * scores.total for _ in scores.correct))
         assert all(("cut off" in one.note) == told for one in noisy.accuracies)
+
+
+def test_several_purchases_cost_what_one_of_their_squared_mu_costs(scores: NoisyScores, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    for count in (2, 4):
+        epsilon = Claim.from_parts(
+            [[privacy(tmp_path / "one", Gaussian(2.0 / math.sqrt(count))).record]],
+            assumptions=(), published=None, stamps=(),
+        ).epsilon  # fmt: skip
+        assert together([scores] * count) == f"epsilon {shown(epsilon)} at delta 1e-05, if they are of one test set"
+        (tmp_path / "one" / "add-remove.jsonl").unlink()
+    assert together([scores]) == ""
 
 
 def test_accuracies_are_noisy_correct_over_noisy_total_by_classifier_and_over_all(scores: NoisyScores) -> None:

@@ -36,6 +36,10 @@ class DataError(VeilsetError):
     """The image collection cannot be read as asked."""
 
 
+class OtherClass(DataError):
+    """An image is of none of the classes that were asked for."""
+
+
 class PrivacyError(VeilsetError):
     """Base of the kernel's errors: nothing was released when one of these is raised."""
 

@@ -86,7 +86,8 @@ def read_json(path: Path, what: str, *, limit: int = 1 << 26) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{what} at {path}", f"{error}", "Check the path; `veilset fit` writes such folders.") from error
+        found = "no such file" if isinstance(error, FileNotFoundError) else f"{error}"
+        raise RunError(f"{what} at {path}", found, "Check the path; `veilset fit` writes such folders.") from error
     return value
 
 

@@ -46,7 +46,8 @@ def check_allowed(plan: Plan, images: Images, device: torch.device, *, allow_pub
     published epsilon on private data, or a device that is too small."""
     plan.check_complete()
     if plan.facts.spec != images.spec:
-        raise ConfigError(f"images as planned: {plan.facts.spec}", f"{images.spec}", "Plan again for these images.")
+        words = [f"{spec.look}, classes {', '.join(spec.class_names)}" for spec in (plan.facts.spec, images.spec)]
+        raise ConfigError(f"images as planned: {words[0]}", words[1], "Plan again for these images.")
     if plan.facts.unit is Unit.USER and images.user_numbers() is None:
         raise ConfigError("a user for every image, as planned", "none", "Give a manifest with a user column.")
     if plan.not_private is None:  # one release of each kind: a package that its price needs and lacks is known now
@@ -149,7 +150,7 @@ def resume_for(
         raise RunError(f"a run that makes a {goal.kind}", f"one that makes a {folder.kind}", "Resume it as it began.")
     device = torch.device(device)
     plan, budget = Plan.load(folder.plan_path), budget_of(images.source)
-    folder.check_same_images(images, budget)
+    folder.check_same_images(images.source, budget)
     if folder.finished:
         loaded = goal.load(path)
         _settle(plan, loaded.privacy.parts[-1][-1], budget)  # its own; parts before it are of other runs

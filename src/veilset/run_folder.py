@@ -19,7 +19,7 @@ from veilset.artifact import MANIFEST
 from veilset.budget import DatasetBudget
 from veilset.data.fingerprints import HASH_BYTES, KEY_BYTES, all_fingerprints, count_known, user_fingerprints
 from veilset.data.options import FITS
-from veilset.data.spec import Images, ImageSet
+from veilset.data.spec import Images, ImageSet, Source
 from veilset.errors import RunError
 from veilset.files import append_line, read_json, require_empty, write_atomically
 from veilset.methods.base import Progress
@@ -64,7 +64,7 @@ class RunFolder:
         folder = cls(path)
         folder._make()
         # Which images the run is about is noted first, so that a resume cannot go on with others at their expense.
-        note = json.dumps({**_identity(images, budget), **how_read(images)}).encode()
+        note = json.dumps({**_identity(images.source, budget), **how_read(images)}).encode()
         write_atomically(folder.vault / IMAGES, note, mode=0o600)
         write_atomically(folder.plan_path, plan.dumps(), mode=0o600)
         return folder
@@ -173,8 +173,8 @@ class RunFolder:
     def _checkpoint(self, name: str) -> Path:
         return self.vault / "checkpoints" / f"{name}.safetensors"
 
-    def check_same_images(self, images: Images, budget: DatasetBudget | None) -> None:
-        known, found = self._note().get("images"), _identity(images, budget)["images"]
+    def check_same_images(self, source: Source, budget: DatasetBudget | None) -> None:
+        known, found = self._note().get("images"), _identity(source, budget)["images"]
         if known != found:
             raise RunError(
                 f"the images this run was started on: {known}", f"{found}",
@@ -293,8 +293,8 @@ def _hashed(images: Images, key: bytes, progress: Progress) -> list[np.ndarray]:
     return all_fingerprints(images, key, lambda done, total: progress("hashing the images", done, total))
 
 
-def _identity(images: Images, budget: DatasetBudget | None) -> dict[str, str | None]:
+def _identity(source: Source, budget: DatasetBudget | None) -> dict[str, str | None]:
     """A data set is known by its budget's id; without one only its place can be compared."""
     if budget is not None:
         return {"images": f"the data set with budget {budget.identity}"}
-    return {"images": images.source.benchmark or (images.source.path and str(Path(images.source.path).resolve()))}
+    return {"images": source.benchmark or (source.path and str(Path(source.path).resolve()))}

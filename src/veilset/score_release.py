@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from veilset.artifact import PUBLIC, Privacy, parse_json, read_privacy
 from veilset.errors import ArtifactError, ConfigError
 from veilset.privacy.bounds import sum_sensitivity
-from veilset.privacy.claim import VOID, Claim
+from veilset.privacy.claim import VOID, Claim, price_of_parts, shown
 from veilset.privacy.events import Gaussian
 
 NOISY_SCORES = "scores.json"
@@ -186,6 +186,18 @@ def _accuracy(correct: Sequence[float], total: float, noise_std: float) -> tuple
     likely = (share * images + 1) / (images + 2)
     noise = noise_std * math.sqrt(1 / len(correct) + share**2) / images
     return share, math.hypot(noise, math.sqrt(likely * (1 - likely) / images))
+
+
+def together(purchases: Sequence[NoisyScores]) -> str:
+    """The epsilon of several purchases, which compose; nothing where there are not several.
+
+    Raises: MixedAdjacency for purchases on different terms, which no release holds.
+    """
+    if len(purchases) < 2:
+        return ""
+    ledgers = [scores.privacy.record for scores in purchases]
+    cost = price_of_parts([ledgers])
+    return f"epsilon {shown(cost.epsilon)} at delta {ledgers[0].delta:g}, if they are of one test set"
 
 
 def scores_bytes(purchases: Sequence[NoisyScores]) -> bytes:

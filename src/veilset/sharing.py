@@ -36,7 +36,7 @@ from veilset.privacy.claim import (
 )
 from veilset.privacy.events import steps
 from veilset.run import BEFORE_BUDGET, UNTRACKED
-from veilset.score_release import ASSUMPTIONS, NOISY_SCORES, NoisyScores, names_a_benchmark, read_noisy_scores
+from veilset.score_release import ASSUMPTIONS, NOISY_SCORES, NoisyScores, names_a_benchmark, read_noisy_scores, together
 from veilset.sketch_file import FILE
 from veilset.sketch_release import CONTINUED, KIND, MERGED, SketchRelease, card_of, read_sketch
 from veilset.version import __version__, read_as_ours
@@ -66,7 +66,10 @@ def verify(path: Path, *, second: bool = True) -> dict[str, Any]:
     }
     if NOISY_SCORES in files:
         cap = parse_json(files["config.json"], "config.json").get("rows_per_user")
-        result["noisy_scores"] = [_checked_scores(one, claim, cap) for one in read_noisy_scores(files[NOISY_SCORES])]
+        bought = read_noisy_scores(files[NOISY_SCORES])
+        result["noisy_scores"] = [_checked_scores(one, claim, cap) for one in bought]
+        if len(bought) > 1:
+            result["noisy_scores_together"] = together(bought)
     if claim.epsilon is None:
         _check_card(files, opened)
         return {**result, "verdict": claim.stamps[0] if claim.stamps else "NOT PRIVATE"}

@@ -144,6 +144,14 @@ def test_budget_is_spent_once_and_then_refuses(cli: Cli, photos: Path, tmp_path:
     assert json.loads(cli("budget", "show", photos)[1])["epsilon_charged"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("words", [["init", "mnist", "--epsilon", "1"], ["show", "mnist"]], ids=" ".join)
+def test_a_public_data_set_is_told_apart_from_a_folder_that_is_not_there(cli: Cli, words: list[str]) -> None:
+    code, _, err = cli("budget", *words)
+    assert code == 2
+    assert "expected images of your own" in err
+    assert "found mnist, a public data set" in err
+
+
 def test_a_plan_that_is_written_reserves_and_its_fit_settles(cli: Cli, photos: Path, tmp_path: Path) -> None:
     cli("budget", "init", photos, "--epsilon", "3")
     cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "plan.json", *TINY)
@@ -282,6 +290,36 @@ def test_a_resumed_fit_says_which_images_it_was_begun_with(
     assert "toys" in err
     assert "--benchmark" in err
     assert cli("fit", photos, "--out", tmp_path / "a", "--resume", "--benchmark", "toys")[0] == 0
+
+
+def test_a_resumed_fit_refuses_other_images_before_it_reads_them(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(cli, monkeypatch, photos, tmp_path / "a")
+    monkeypatch.setattr("veilset.cli.app.open_images", None)
+    for other in (tmp_path, "mnist"):
+        code, _, err = cli("fit", other, "--out", tmp_path / "a", "--resume")
+        assert code == 2
+        assert f"the images this run was started on: {photos}\n  found {other}\n  Resume it with the same ones" in err
+
+
+def test_a_resumed_fit_is_not_to_be_given_the_classes_of_images_that_came_later(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(cli, monkeypatch, photos, tmp_path / "a")
+    shutil.copytree(photos / "cat", photos / "cow")
+    code, _, err = cli("fit", photos, "--out", tmp_path / "a", "--resume")
+    assert code == 2
+    assert "--class-names" not in err
+    assert "Resume with the images it was begun with" in err
+
+
+def test_images_that_are_not_as_planned_are_told_as_people_type_them(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    assert cli("plan", photos, "--method", "dp-merf", "--epsilon", "1", "--out", tmp_path / "plan", *TINY)[0] == 0
+    words = ["--plan", tmp_path / "plan", "--size", "9x10", "--fit", "crop", "--color", "rgb"]
+    code, _, err = cli("fit", photos, *words, "--out", tmp_path / "a")
+    assert code == 2
+    assert "as planned: 8x8 grey, classes cat, dog\n  found 9x10 rgb, classes cat, dog" in err
 
 
 def test_an_interrupt_before_there_is_a_run_does_not_promise_that_it_can_be_resumed(
@@ -445,6 +483,13 @@ def test_random_words_end_in_an_exit_code_never_in_a_traceback(
 ) -> None:
     code, _, _ = cli(verb, *more)
     assert code in (0, 1, 2)
+
+
+@pytest.mark.parametrize("verb", ["plan", "fit", "sketch", "synthesize", "continual"])
+def test_help_of_verbs_that_take_options_of_a_method_says_how_to_list_them(cli: Cli, verb: str) -> None:
+    words = " ".join(cli(verb, "--help")[1].replace("│", " ").split())
+    assert re.search(r"ptions of the method|own options", words)
+    assert re.search("`veilset methods (NAME|sketch)` lists", words)
 
 
 def test_help_of_every_verb_teaches() -> None:

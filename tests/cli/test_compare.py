@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from purchases import buy, fix_classifiers, held_out, write_held_out
+
 from veilset.evaluate import Score
+from veilset.run_folder import RunFolder
 from veilset.score_release import COMPARED
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -40,6 +45,19 @@ def test_public_scores_of_private_images_are_shown_with_what_they_tell(
     score = Score.over_seeds("gen2real/cnn", [0.9], touched_private_data=False)
     (run / "vault" / "scores.json").write_text(json.dumps([score.to_json()]))
     assert COMPARED in cli("compare", run)[2]
+
+
+def test_purchases_share_their_columns_and_are_named_where_there_are_several(
+    cli: Cli, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fix_classifiers(monkeypatch)
+    test = held_out(write_held_out(tmp_path / "held out"))
+    buy(run, test)
+    assert "(purchase" not in cli("compare", run.path)[2]
+    buy(run, test)
+    _, _, err = cli("compare", run.path)
+    assert err.count("(noisy)") == 3, "two classifiers and their mean"
+    assert len(re.findall(r" % ± \S+ points \(purchase 1\); \S+ % ± \S+ points \(purchase 2\)", err)) == 3
 
 
 def test_quiet_leaves_only_the_result(cli: Cli, copy_of_run: Callable[..., Path]) -> None:

@@ -76,6 +76,25 @@ def test_the_way_of_the_docs_from_photos_to_a_verified_export(cli: Cli, photos: 
     assert cli("sample", course / "tasks" / "2", "-n", "4", "--out", tmp_path / "images")[0] == 0
 
 
+@pytest.mark.parametrize("there", ["a course", "a file", "no right"])
+def test_where_a_course_cannot_be_written_no_image_is_read(
+    there: str, cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "course"
+    words = ["continual", photos, "--epsilon", "1", *TINY, *TASKS, "--out", out]
+    if there == "a course":
+        assert cli(*words)[0] == 0
+    elif there == "a file":
+        out.mkdir()
+        (out / "notes.txt").write_text("mine")
+    else:
+        monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr("veilset.cli.continual.read_images", None)
+    code, _, err = cli(*words)
+    assert code == 2
+    assert {"a course": "--resume", "a file": "empty", "no right": "may not be written to"}[there] in err
+
+
 def test_classes_of_no_task_are_named(cli: Cli, photos: Path, tmp_path: Path) -> None:
     tasks = ["--tasks", "dog,fish", "--declared-sizes", "10"]
     code, _, err = cli("continual", photos, "--epsilon", "1", *TINY, *tasks, "--out", tmp_path / "course")
@@ -253,6 +272,15 @@ def test_a_resumed_course_is_not_measured_otherwise(
     assert code == 2
     assert "begun with: " + other[0].strip("-").replace("-", "_") in err
     assert "found " + other[0].strip("-").replace("-", "_") in err
+
+
+def test_test_images_of_other_classes_are_to_be_left_out(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    test = some_photos(tmp_path / "test", 1)
+    (test / "fish").rename(test / "cow")
+    code, _, err = cli("continual", photos, "--epsilon", "1", *TINY, *TASKS, "--test", test, "--out", tmp_path / "a")
+    assert code == 2
+    assert "--class-names" not in err
+    assert "leave others out" in err
 
 
 def test_test_images_that_were_refused_are_not_what_a_course_was_begun_with(

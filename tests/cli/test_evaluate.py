@@ -120,6 +120,27 @@ def test_numbered_test_images_take_the_models_names_and_named_ones_keep_their_ow
     assert "Renumber" in err
 
 
+def test_test_images_of_other_classes_are_to_be_left_out_and_not_listed(cli: Cli, run: Path, held_out: Path) -> None:
+    (held_out / "dog").rename(held_out / "cow")
+    np.savez(held_out / "four.npz", x=np.zeros((4, 8, 8), dtype=np.uint8), y=np.arange(4))
+    (held_out / "list.csv").write_text("path,label\ncat/0.png,cat\ncow/0.png,cow\n")
+    for test in (held_out, held_out / "four.npz", held_out / "list.csv"):
+        for more in ([], ["--class-names", "cat,dog"]):
+            code, _, err = cli("evaluate", run, "--test", test, *QUICK, *more)
+            assert code == 2
+            assert "leave images of other classes out" in err
+            assert "list" not in err.replace("list.csv", "").lower()
+
+
+def test_what_is_to_be_typed_for_images_of_another_size_is_said(cli: Cli, run: Path, held_out: Path) -> None:
+    words = ["--size", "9x10", "--fit", "crop", "--color", "rgb"]
+    code, _, err = cli("evaluate", run, "--test", held_out, *QUICK, *words)
+    assert code == 2
+    assert "8x8 grey" in err
+    assert "found 9x10 rgb" in err
+    assert "--size 8x8 --color grey" in err
+
+
 def test_digits_are_not_taken_for_cats_and_dogs(cli: Cli, run: Path) -> None:
     code, _, err = cli("evaluate", run, "--test", "mnist", *QUICK, "--fit", "crop")
     assert code == 2

@@ -127,6 +127,19 @@ def test_merge_takes_sketches_and_nothing_else(cli: Cli, photos: Path, tmp_path:
     assert not (tmp_path / "c").exists()
 
 
+def test_the_help_of_merge_is_about_merge(cli: Cli) -> None:
+    code, out, _ = cli("sketch", "merge", "--help")
+    assert code == 0
+    assert set(re.findall(r"--[a-z-]+", out)) == {"--out", "--quiet", "--help"}
+    assert "sketch merge [OPTIONS] {sketches}..." in out
+
+
+def test_sketches_that_are_given_to_a_measurement_are_told_how_to_be_merged(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("sketch", "--out", tmp_path / "c", "merge", "a", "b")
+    assert code == 2
+    assert "`veilset sketch merge A B --out C`, in this order" in err
+
+
 def test_settings_of_the_sketch_cannot_be_changed_afterwards(cli: Cli, photos: Path, tmp_path: Path) -> None:
     epsilon_of(cli, "sketch", photos, "--epsilon", "1", "--out", tmp_path / "a", *SIZES)
     code, _, err = cli("synthesize", tmp_path / "a", "--out", tmp_path / "run", "--networks", "3")

@@ -105,7 +105,16 @@ def test_a_resumed_course_is_judged_by_those_who_judged_it_where_nobody_else_is_
     assert again.scores[0].metric == "gen2real/lda"
 
 
-@pytest.mark.parametrize("content", ["{}", '{"asked": {}, "stages": [{}]}', '{"asked": 3, "stages": []}', "[]", "{"])
+ASKED = {"test": "mnist", "test_benchmark": None, "classifier": "lda", "seeds": [0], "samples_per_class": 5}
+WITHOUT = [{name: ASKED[name] for name in ASKED if name != missing} for missing in ASKED]
+WRONG = [{**ASKED, name: wrong} for name in ("classifier", "seeds", "samples_per_class") for wrong in (None, 0.5)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", '{"asked": {}, "stages": [{}]}', '{"asked": 3, "stages": []}', "[]", "{",
+     *(json.dumps({"asked": asked, "stages": []}) for asked in (*WITHOUT, *WRONG))],
+)  # fmt: skip
 def test_damaged_scores_are_named_and_not_a_traceback(tmp_path: Path, content: str) -> None:
     folder = CourseFolder(tmp_path)
     folder.vault.mkdir()

@@ -134,8 +134,8 @@ def test_another_classifier_needs_one_registry_entry(monkeypatch):
 @pytest.mark.parametrize(
     ("synthetic", "test", "message"),
     [
-        (toy("a", 10), toy("b", 10, height=9), r"size=\(8, 8\), color=\"grey\""),
-        (toy("a", 10, channels=3), toy("b", 10), 'color="rgb"'),
+        (toy("a", 10), toy("b", 10, height=9), r"8x8 grey\n  found 9x8 grey\n.*--size 8x8 --color grey"),
+        (toy("a", 10, channels=3), toy("b", 10), "--color rgb"),
         (toy("a", 10), toy("b", 10, names=("left", "mid", "right")), r"3 real ones: \[\] are missing, \['mid'\]"),
         (toy("a", 10, names=("all",)), toy("b", 10, names=("all",)), "two or more classes"),
         (toy("a", 10), toy("b", 10, names=("right", "left")), "Renumber"),

@@ -4,6 +4,7 @@ import pytest
 
 from veilset.errors import RunError
 from veilset.evaluate.scores import Score
+from veilset.report.compare import compare_runs
 from veilset.report.vault import LOG_LINES, _score_warnings, owner_content, read_scores
 
 from .conftest import WARNING, secret_score
@@ -71,6 +72,16 @@ def test_a_warning_of_many_scores_is_said_once_and_a_mean_says_nothing_again():
 def test_times_that_are_no_numbers_are_left_out(copy_of):
     run = copy_of(scores=())
     (run.vault / "log.jsonl").write_text(
-        '{"event": "finished", "seconds": 0.04}\n{"event": "other", "seconds": "<b>"}\n'
+        '{"event": "started"}\n{"event": "other", "seconds": "<b>"}\n{"event": "finished", "seconds": 0.04}\n'
     )
     assert owner_content(run, []).seconds == [["training", "under 1 s"]]
+
+
+def test_the_time_of_training_is_that_of_all_sittings_as_in_a_comparison(copy_of):
+    run = copy_of(scores=())
+    (run.vault / "log.jsonl").write_text(
+        '{"time": 1, "event": "started"}\n{"time": 31, "event": "progress"}\n'
+        '{"time": 90, "event": "started"}\n{"time": 99, "event": "finished", "seconds": 9.0}\n'
+    )
+    assert owner_content(run, []).seconds == [["training", "39 s"]]
+    assert compare_runs([run.path]).runs[0].seconds == 39.0

@@ -50,11 +50,11 @@ from veilset.cli.options import (
     parse_size,
 )  # fmt: skip
 from veilset.cli.order import InOrder
-from veilset.cli.plans import describe, reading, resumable, stored_plan
-from veilset.cli.sketch import sketch, synthesize
+from veilset.cli.plans import check_place, describe, reading, resumable, stored_plan
+from veilset.cli.sketch import SketchOrMerge, sketch, synthesize
 from veilset.console import Show, command, result, show_error
 from veilset.courses.release import export_course, is_course, verify_course
-from veilset.data import KNOWN_NAMES, check_apart, check_writable, inspect, is_archive, write_images
+from veilset.data import KNOWN_NAMES, check_writable, inspect, is_archive, write_images
 from veilset.dp_scores import check_cap
 from veilset.engines.option_checks import words_of
 from veilset.errors import RunError, VeilsetError
@@ -65,7 +65,11 @@ from veilset.reserved_plans import write_plan
 from veilset.run_folder import RunFolder
 from veilset.version import __version__
 
-VERIFIED = {"epsilon_renyi": "epsilon by Renyi accounting", "noisy_scores": "noisy scores"}
+VERIFIED = {
+    "epsilon_renyi": "epsilon by Renyi accounting",
+    "noisy_scores": "noisy scores",
+    "noisy_scores_together": "noisy scores together",
+}
 """What `verify` calls its findings before people, where that is not their name in the JSON."""
 AllowPublished = Annotated[
     bool, typer.Option("--allow-published-accounting", help="Let a published epsilon near private data.")
@@ -84,7 +88,7 @@ app.add_typer(budget.app, name="budget")
 app.command()(evaluate)
 app.command()(weights)
 app.command()(compare)
-app.command(context_settings=METHOD_OPTIONS)(sketch)
+app.command(cls=SketchOrMerge, context_settings=METHOD_OPTIONS)(sketch)
 app.command(context_settings=METHOD_OPTIONS)(synthesize)
 app.command(context_settings=METHOD_OPTIONS)(continual)
 
@@ -136,6 +140,8 @@ def plan(
 ) -> None:  # fmt: skip
     """Show what would be spent and why, before any pixel is read.
 
+    Every method's own options are accepted too: `veilset methods NAME` lists them.
+
     With --out the plan is written for `veilset fit --plan`, which calibrates nothing any more.
     """
     show = Show(quiet)
@@ -179,7 +185,7 @@ def fit(
     test: Annotated[str | None, typer.Option(help="With --dp-scores: the test images of `veilset evaluate`.")] = None,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train a private generator. Every method's own options are accepted too: see `veilset methods NAME`.
+    """Train a private generator. Every method's own options are accepted too: `veilset methods NAME` lists them.
 
     With --dp-scores and --test the cost of noisy scores is reserved now; `veilset evaluate --dp-scores` buys them.
     """
@@ -190,9 +196,7 @@ def fit(
     else:
         check_request(context, get_method(method), method_options(context))
     chosen_device = api.pick_device(device)
-    if not resume:
-        check_apart(out, source)
-        run.check_new(out)
+    check_place(out, source, benchmark=benchmark, resume=resume)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             source, show, strict=strict, benchmark=benchmark,

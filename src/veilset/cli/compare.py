@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -107,9 +107,13 @@ def _row(run: ComparedRun, group: Group) -> list[str]:
         epsilons.append(shown(claim.epsilon))
         if claim.published is not None:
             epsilons += [f"{claim.published.epsilon:.4g}", claim.published.status]
-    cells = [score_cell(run, column) for column in group.columns]
-    scores = ["-" if cell is None else f"{cell['value']} {cell['spread']}".strip() for cell in cells]
+    scores = ["; ".join(map(_measured, score_cell(run, column))) or "-" for column in group.columns]
     return [str(run.path), run.method, *epsilons, *scores, cost_text(run), run.device or "-", settings_text(run)]
+
+
+def _measured(one: dict[str, Any]) -> str:
+    notes = f"({one['purchase']})" if one["purchase"] else ""
+    return " ".join(filter(None, (one["value"], one["spread"], notes)))
 
 
 def aligned(rows: list[list[str]]) -> list[str]:

@@ -33,7 +33,7 @@ from veilset.cli.options import (
 from veilset.cli.plans import check_begun, reading, resumable
 from veilset.console import Show, command, result
 from veilset.courses.course import SPLITS, Course, course_for
-from veilset.courses.folder import CourseFolder
+from veilset.courses.folder import CourseFolder, check_new
 from veilset.courses.running import LearnedCourse, run_course
 from veilset.courses.scores import Judges, asked_before
 from veilset.data import KNOWN_NAMES, ImageSpec, check_apart
@@ -58,6 +58,7 @@ TestBenchmark = Annotated[
     str | None, typer.Option(help="Declare the images of --test a public benchmark of this name.")
 ]
 JudgedBy = Annotated[str, typer.Option(help="Who judges released images: convnet (PSG's), cnn, ...")]
+OTHER_CLASSES = "Measure on images of the classes that are learned from: leave others out."
 MEASURED = ("test", "test_benchmark", "classifier", "seeds", "samples_per_class")
 """Options that say how stages are measured."""
 
@@ -82,7 +83,8 @@ def continual(
     several tasks; both are refused. A data set's budget is charged for all tasks one after the other.
 
     Methods that make images are judged by a classifier trained on the images of all tasks so far; dp-sgd is a
-    classifier itself, trained on from task to task. Options of the method are accepted too.
+    classifier itself, trained on from task to task. Options of the method are accepted too:
+    `veilset methods NAME` lists them.
 
     Example: veilset continual mnist --method dp-merf --epsilon 10 --classifier cnn --out courses/dp-merf
     """
@@ -94,6 +96,7 @@ def continual(
     if begun is None:
         check_request(context, get_mechanism(method), method_options(context))
         check_apart(out, source)
+        check_new(out)
     chosen_device = api.pick_device(device)
     read = {**reading(context, {} if begun is None else begun.reading), "strict": strict}
     with Show(quiet) as show, resumable(CourseFolder(out).note):
@@ -106,7 +109,7 @@ def continual(
             describe(course, images.spec, show)
         real = None
         if measured["test"] is not None:
-            read["class_names"] = list(images.spec.class_names)
+            read |= {"class_names": list(images.spec.class_names), "other_classes": OTHER_CLASSES}
             real = read_images(measured["test"], show, split="test", benchmark=measured["test_benchmark"], **read)
         learned = run_course(
             images, course, out, test=real, judges=judges, device=chosen_device, progress=show.progress,

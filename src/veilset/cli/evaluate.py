@@ -25,9 +25,10 @@ from veilset.cli.options import (
     parse_size,
     read_images,
 )
+from veilset.cli.plans import source_of
 from veilset.console import Show, command, result
 from veilset.data import KNOWN_NAMES, ImageSet, inspect
-from veilset.data.spec import ImageSpec, Source
+from veilset.data.spec import ImageSpec
 from veilset.dp_scores import buy_scores, check_reserved, reserve_scores
 from veilset.errors import ConfigError, VeilsetError
 from veilset.evaluate.fidelity import METRICS
@@ -44,6 +45,7 @@ ALL_METRICS = ", ".join(METRICS)
 NO_CLASSIFIERS = "none"
 NUMBER = 60_000
 """Synthetic images of published protocols."""
+OTHER_CLASSES = "The model knows these alone: leave images of other classes out, and rename the same under other names."
 MOST_BYTES = 10**9
 """Of pixels that are drawn unasked."""
 TestBenchmark = Annotated[
@@ -169,7 +171,8 @@ def _read_test(
     names = parse_names(class_names)
     if names is None and not _has_names(test, size=parse_size(size), color=color, **more):
         names = list(ours.class_names)
-    return read_images(test, show, size=size, color=color, class_names=names, strict=False, **more)
+    options: dict[str, Any] = {"size": size, "color": color, "class_names": names, "other_classes": OTHER_CLASSES}
+    return read_images(test, show, strict=False, **options, **more)
 
 
 def _has_names(test: str, **options: Any) -> bool:
@@ -207,8 +210,7 @@ def scores_to_reserve(
     where it goes on as it was `begun`."""
     if epsilon is None and test is None:
         return lambda folder: None
-    known = test in KNOWN_NAMES
-    images = None if test is None else Source(path=None if known else test, benchmark=test if known else None)
+    images = None if test is None else source_of(test)
     if begun is not None:
         check_reserved(begun, images, epsilon)
         return lambda folder: None

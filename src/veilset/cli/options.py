@@ -11,7 +11,7 @@ import typer
 
 from veilset.console import Show
 from veilset.data import KNOWN_NAMES, Images, ImageSet, load, stream
-from veilset.errors import ConfigError
+from veilset.errors import ConfigError, DataError, OtherClass
 from veilset.methods.base import Mechanism, get_method, make_config
 from veilset.methods.plan import Accounting, Plan, requested_config
 from veilset.wording import meant
@@ -25,7 +25,7 @@ SOURCES = f"Folder photos/<class>/*.png|jpg, .npz, idx folder, .csv/.jsonl, or {
 Source = Annotated[str, typer.Argument(help=SOURCES)]
 Run = Annotated[Path, typer.Argument(help="A run folder written by `veilset fit`.")]
 Release = Annotated[Path, typer.Argument(help="A run folder written by `veilset fit`, or an exported release.")]
-Method = Annotated[str, typer.Option(help="Name of the method; `veilset methods` lists them.")]
+Method = Annotated[str, typer.Option(help="`veilset methods` lists them; `veilset methods NAME` lists its options.")]
 Epsilon = Annotated[float | None, typer.Option(help="Privacy budget of this run. No default: only you can choose it.")]
 Delta = Annotated[float, typer.Option(help="Chance of failure the claim allows; well below 1 / number of images.")]
 Neighbours = Annotated[
@@ -67,8 +67,14 @@ def open_images(
     return _opened_with(stream, source, show, size=parse_size(size), class_names=class_names, **options)
 
 
-def _opened_with(reader: Callable[..., Opened], source: str, show: Show, **options: Any) -> Opened:
-    images = reader(source, progress=lambda done, total: show.progress("reading images", done, total), **options)
+def _opened_with(
+    reader: Callable[..., Opened], source: str, show: Show, *, other_classes: str | None = None, **options: Any
+) -> Opened:
+    """`other_classes` says what to do about images of such, where it was not the user who named the classes."""
+    try:
+        images = reader(source, progress=lambda done, total: show.progress("reading images", done, total), **options)
+    except OtherClass as error:
+        raise DataError(error.expected, error.found, other_classes or error.todo) from error
     for warning in images.warnings[:5]:
         show.warn(warning)
     if len(images.warnings) > 5:

@@ -10,15 +10,19 @@ from typing import Any
 
 import typer
 
-from veilset import api
+from veilset import api, run
 from veilset.cli.options import parse_names, parse_size, typed
 from veilset.console import Show, show_error
+from veilset.data import KNOWN_NAMES, check_apart
+from veilset.data.spec import Source
 from veilset.errors import ConfigError, RunError
 from veilset.methods.plan import Plan
 from veilset.privacy.claim import shown
+from veilset.reserved_plans import budget_of
 from veilset.run_folder import READING, RunFolder
 from veilset.wording import duration
 
+OTHER_CLASSES = "Resume with the images it was begun with; for others, begin another in a new folder."
 LONG_ON_A_CPU = 86_400
 """Seconds on two cores beyond which a plan is not for them."""
 
@@ -75,7 +79,23 @@ def reading(context: typer.Context, begun: Mapping[str, Any]) -> dict[str, Any]:
         asked["size"] = f"{size[0]}x{size[1]}"
     before = {name: begun[name] for name in asked if name in begun}
     check_begun(before, {name: asked[name] for name in before if typed(context, name)})
-    return {**asked, **before}
+    return {**asked, **before, "other_classes": OTHER_CLASSES if "class_names" in before else None}
+
+
+def source_of(text: str, benchmark: str | None = None) -> Source:
+    """What is known of a collection before it is read."""
+    known = text in KNOWN_NAMES
+    return Source(path=None if known else text, benchmark=text if known else benchmark)
+
+
+def check_place(out: Path, source: str, *, benchmark: str | None, resume: bool) -> None:
+    """Before any image is read: whether a run can be written to `out`, or was begun there on the same ones."""
+    if resume:
+        images = source_of(source, benchmark)
+        RunFolder(out).check_same_images(images, budget_of(images))
+    else:
+        check_apart(out, source)
+        run.check_new(out)
 
 
 def check_begun(

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
-from veilset import api, run
+from veilset import api
 from veilset.cli.options import (
     Benchmark,
     ClassNames,
@@ -33,9 +34,9 @@ from veilset.cli.options import (
     split_words,
     typed,
 )
-from veilset.cli.plans import describe, reading, resumable, stored_plan
+from veilset.cli.plans import check_place, describe, reading, resumable, stored_plan
 from veilset.console import Show, command, result
-from veilset.data import Images, check_apart
+from veilset.data import Images
 from veilset.errors import ConfigError
 from veilset.merging import merge
 from veilset.methods.base import get_method
@@ -47,12 +48,7 @@ from veilset.sketching import SketchGoal, execute_sketch, resume_sketch
 from veilset.synthesis import claim_beside, synthesize_images
 from veilset.synthesis import synthesize as make_model
 
-Words = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="IMAGES", help="As for `veilset fit`. Or merge and two or more sketches: that takes --out alone."
-    ),
-]
+Words = Annotated[list[str], typer.Argument(metavar="IMAGES", help="As for `veilset fit`.")]
 
 
 def sketch(
@@ -71,15 +67,15 @@ def sketch(
 ) -> None:  # fmt: skip
     """Measure a collection once, with noise, into a file that may be shared and synthesised from for ever.
 
-    Options of the method that concern measuring are accepted too: preset, networks, width and so on.
+    Options of the method that concern measuring are accepted too: preset, networks, width and so on, of those that
+    `veilset methods sketch` lists.
 
     `veilset sketch merge a.sketch b.sketch --out c.sketch` adds sketches of different people.
     """
     plain, options = split_words(words)
-    if plain[:1] == ["merge"]:
-        return _merge(context, [Path(word) for word in plain[1:]], options, out, quiet)
     if len(plain) != 1:
-        raise ConfigError("one collection of images", f"{plain}", "`veilset sketch merge` takes several sketches.")
+        todo = "Sketches are added by `veilset sketch merge A B --out C`, in this order."
+        raise ConfigError("one collection of images", f"{plain}", todo)
     stored = stored_plan(plan, out, resume=resume)
     goal = SketchGoal.resumed(RunFolder(out)) if resume else _goal(after, features)
     if resume:
@@ -90,9 +86,7 @@ def sketch(
     else:
         check_request(context, get_method("sketch"), settings)
     chosen_device = api.pick_device(device)
-    if not resume:
-        check_apart(out, plain[0])
-        run.check_new(out)
+    check_place(out, plain[0], benchmark=benchmark, resume=resume)
     with Show(quiet) as show, resumable(RunFolder(out).ledger_path):
         images = open_images(
             plain[0], show, strict=strict, benchmark=benchmark,
@@ -110,6 +104,30 @@ def sketch(
     _tell(made, out, show)
 
 
+def merge_sketches(
+    sketches: Annotated[list[Path], typer.Argument(help="Two or more sketches of different people.")],
+    out: Annotated[Path, typer.Option(help="Folder of the sketch to write (new or empty).")],
+    quiet: Quiet = False,
+) -> None:
+    """Add sketches of different people, as they are. Costs no privacy."""
+    show = Show(quiet)
+    made = merge(sketches, out)
+    for text in made.claim.assumptions:
+        show.say(f"assuming {text}")
+    _tell(made, out, show)
+
+
+class SketchOrMerge(TyperCommand):
+    """`veilset sketch`, which gives way to a command with options of its own where its first word is merge."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args[:1] != ["merge"]:
+            return super().make_context(info_name, args, parent, **extra)
+        app = typer.Typer(add_completion=False)
+        app.command()(merge_sketches)
+        return typer.main.get_command(app).make_context(f"{info_name} merge", args[1:], parent, **extra)
+
+
 def synthesize(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(help="A sketch, or a fit of the method sketch; exported or not.")],
@@ -121,7 +139,8 @@ def synthesize(
 ) -> None:  # fmt: skip
     """Make a model, or a few images, from a sketch alone. Costs no privacy, however often.
 
-    Options of the method's open side are accepted too: steps, channels, jitter and so on.
+    Options of the method's open side are accepted too: steps, channels, jitter and so on, of those that
+    `veilset methods sketch` lists.
 
     A further round: --features-out NETS here (with --resume, of a finished model too), then
     `veilset sketch photos/ --after SKETCH --features NETS`.
@@ -166,17 +185,6 @@ def _planned(context: typer.Context, goal: SketchGoal, images: Images, settings:
         }  # fmt: skip
         terms.update({name: value for name, value in first.items() if not typed(context, name)})
     return api.plan_for(images, method="sketch", **terms, **settings)
-
-
-def _merge(context: typer.Context, paths: list[Path], options: dict[str, str], out: Path, quiet: bool) -> None:
-    others = [name for name in context.params if name not in ("words", "out", "quiet") and typed(context, name)]
-    if others or options:
-        raise ConfigError("merge with --out alone", f"{[*others, *options]}", "Sketches are added as they are.")
-    show = Show(quiet)
-    made = merge(paths, out)
-    for text in made.claim.assumptions:
-        show.say(f"assuming {text}")
-    _tell(made, out, show)
 
 
 def _tell(made: SketchRelease, out: Path, show: Show) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from veilset.courses.course import Course
 from veilset.errors import RunError
-from veilset.files import read_json, require_empty, write_atomically
+from veilset.files import check_makeable, read_json, refuse_occupied, write_atomically
 from veilset.methods.plan import Plan
 from veilset.partition import Partition
 from veilset.run_folder import IMAGES, RunFolder, log_in
@@ -96,10 +96,11 @@ class CourseFolder:
 
 
 def check_new(path: Path) -> None:
-    """Raises: RunError where something lies already."""
+    """Refuses a folder that a new course cannot be written to, before any image is read for it."""
     if CourseFolder(path).note.is_file():
         raise RunError("a new or empty folder", f"a course in {path}", "Continue it with --resume, or choose another.")
-    require_empty(path)
+    refuse_occupied(path)
+    check_makeable(path)
 
 
 def _dumps(course: Course) -> bytes:

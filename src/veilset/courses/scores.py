@@ -60,6 +60,9 @@ class Judges:
         return cls(**named)
 
 
+JUDGED = tuple(field.name for field in fields(Judges))
+
+
 def check_test(course: Course, test: ImageSet) -> None:
     """Whether a course can be measured on these images: asked before anything is spent."""
     benchmark_stamps(test.source.benchmark)  # refuses a name that could not be published
@@ -143,10 +146,12 @@ def _kept(folder: CourseFolder) -> tuple[dict[str, Any], list[Score]]:
         return {}, []
     value = read_json(path, "scores of a course")
     try:
-        return dict(value["asked"]), [Score.from_json(score) for score in value["stages"]]
-    except (KeyError, TypeError, ValueError) as error:
+        asked = {name: value["asked"][name] for name in ("test", "test_benchmark", *JUDGED)}
+        Judges.from_json(asked)
+        return asked, [Score.from_json(score) for score in value["stages"]]
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
         todo = "Restore it from a backup, or delete it: stages are then measured again."
-        raise RunError(f"scores of a course at {path}", f"a damaged file ({error})", todo) from error
+        raise RunError(f"scores of a course at {path}", f"a damaged file ({error!r})", todo) from error
 
 
 def _score(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from veilset.data.known import KNOWN
 from veilset.data.manifest import folders_of, is_manifest
 from veilset.errors import ConfigError
 
@@ -13,6 +14,12 @@ IN_FOLDER = Path(".veilset") / "dataset.json"
 
 def marker_of(data: Path) -> Path:
     """Inside a folder, so that it moves with it; beside a file."""
+    if not data.exists() and str(data) in KNOWN:
+        raise ConfigError(
+            "images of your own: a folder or an .npz file",
+            f"{data}, a public data set",
+            "It needs no budget: nothing about it is a secret. Give the folder of private images the budget.",
+        )
     if not data.exists():
         raise ConfigError(f"images at {data}", "nothing", "Check the path.")
     place = data.resolve()  # the same data through a link has the same budget

@@ -11,7 +11,7 @@ from veilset.data.lazy import Notes
 from veilset.data.listing import Entry, Listing, key_of_path
 from veilset.data.options import ReadOptions
 from veilset.data.untrusted import check_inside, untrusted
-from veilset.errors import DataError
+from veilset.errors import DataError, OtherClass
 
 WRITTEN = (("vault/plan.json",), ("vault/course.json",), ("release/manifest.json",), ("manifest.json", "privacy.json"))
 """Files by which a run, a course and an exported release are known."""
@@ -36,8 +36,8 @@ def _listed_collection(root: Path, options: ReadOptions) -> FileCollection:
         notes.add(name, f"{name}: ignored, not a PNG or JPEG file in a class folder")
     for folder in folders:
         if folder.name not in names:
-            raise DataError(
-                f"class folders out of {names}",
+            raise OtherClass(
+                f"class folders out of: {', '.join(names)}",
                 f"{folder}",
                 "List it in --class-names (in Python class_names), or move it elsewhere.",
             )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from veilset.data.untrusted import untrusted
-from veilset.errors import DataError
+from veilset.errors import DataError, OtherClass
 
 MAX_CLASSES = 10_000
 """A label above this is a mistake (a year, an id), not a class; it would ask for that many class names."""
@@ -57,10 +57,10 @@ def _from_indices(values: np.ndarray, class_names: tuple[str, ...] | None) -> tu
     low, high = int(values.min()), int(values.max())
     limit = len(class_names) if class_names else MAX_CLASSES
     if low < 0 or high >= limit:
-        raise DataError(
+        raise OtherClass(
             f"labels from 0 to {limit - 1}",
             f"labels from {low} to {high}",
-            "Renumber the labels, or pass the full list of class_names.",
+            "Renumber the labels, or pass the full list of classes: --class-names (in Python class_names).",
         )
     names = class_names or tuple(str(index) for index in range(high + 1))
     return torch.from_numpy(values.astype(np.int64)), names
@@ -72,7 +72,8 @@ def _from_names(values: list[str], class_names: tuple[str, ...] | None) -> tuple
     if unknown is not None and all(_WHOLE_NUMBER.fullmatch(value) for value in values):
         return _from_indices(np.array([int(value) for value in values]), class_names)
     if class_names and unknown is not None:
-        raise DataError(f"labels out of {class_names}", f"{unknown!r}", "Correct the label or list it as a class.")
+        todo = "Correct the label, or list it in --class-names (in Python class_names)."
+        raise OtherClass(f"labels out of: {', '.join(class_names)}", f"{unknown!r}", todo)
     names = class_names or tuple(sorted(set(values)))
     if len(names) > MAX_CLASSES:
         raise DataError(f"at most {MAX_CLASSES} classes", f"{len(names)}", "Check that the label is not an id.")

@@ -43,7 +43,7 @@ class ReadOptions:
         _check_choice("color", self.color, (None, *COLORS))
         _check_choice("split", self.split, SPLITS)
         if self.fit is not None and self.size is None:
-            raise ConfigError("size=(height, width) together with fit", f"fit={self.fit!r} alone", "Add a size.")
+            raise ConfigError("--size together with --fit", f"fit {self.fit} alone", "Add --size (in Python size).")
         if not isinstance(self.strict, bool):
             raise ConfigError("strict=True or strict=False", f"{self.strict!r}", "Use one of the two.")
         if self.progress is not None and not callable(self.progress):
@@ -67,7 +67,8 @@ def _checked_size(size: Any) -> tuple[int, int] | None:
     if len(pair) != 2 or any(isinstance(side, bool) or not isinstance(side, int) for side in pair):
         raise ConfigError("size=(height, width) in whole pixels", f"{size!r}", "For example size=(32, 32).")
     if not all(8 <= side <= 512 for side in pair):
-        raise ConfigError("a size of 8 to 512 pixels a side", f"{size!r}", "For example size=(32, 32).")
+        found = f"{pair[0]}x{pair[1]}"
+        raise ConfigError("a size of 8 to 512 pixels a side", found, "For example --size 32 (in Python size=(32, 32)).")
     return pair
 
 

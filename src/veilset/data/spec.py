@@ -60,6 +60,14 @@ class ImageSpec:
         return COLORS_BY_CHANNELS[self.channels]
 
     @property
+    def look(self) -> str:
+        """
+        >>> ImageSpec(height=28, width=20, channels=1, class_names=("cat",)).look
+        '28x20 grey'
+        """
+        return f"{self.height}x{self.width} {self.color}"
+
+    @property
     def num_values(self) -> int:
         return self.channels * self.height * self.width
 

@@ -10,10 +10,10 @@ from veilset.wording import meant
 def check_shapes(ours: ImageSpec, real: ImageSpec) -> None:
     if ours.shape != real.shape:
         raise DataError(
-            f"real images of the other set's shape {ours.shape} (channels, height, width)",
-            f"{real.shape}",
-            f'Read the real images with size=({ours.height}, {ours.width}), color="{ours.color}" and the fit ("crop" '
-            'or "stretch") that the training images were read with.',
+            f"real images like the other set's: {ours.look}",
+            real.look,
+            f"Read the real images with --size {ours.height}x{ours.width} --color {ours.color} and the --fit that "
+            f'the training images had (in Python size=({ours.height}, {ours.width}), color="{ours.color}", fit).',
         )
 
 
@@ -24,16 +24,17 @@ def check_classes(ours: ImageSpec, real: ImageSpec) -> None:
         return
     if set(names) == set(theirs):
         raise DataError(
-            f"real classes in the other set's order {names}",
-            f"the same names as {theirs}",
-            "Renumber the labels of the real images and read them with class_names in that order.",
+            f"real classes in the other set's order: {', '.join(names)}",
+            f"{', '.join(theirs)}",
+            "Renumber the labels of the real images and read them with --class-names (in Python class_names) in that "
+            "order.",
         )
     missing, extra = ([name for name in a if name not in b] for a, b in ((names, theirs), (theirs, names)))
     raise DataError(
-        f"the other set's {len(names)} classes {names}",
+        f"the other set's {len(names)} classes: {', '.join(names)}",
         f"{len(theirs)} real ones: {missing} are missing, {extra} are unknown",
         "Use real images of the model's classes, kept back from training; where only the names differ, or a class has "
-        "no image, read them with class_names=[...] set to the model's.",
+        "no image, read them with --class-names (in Python class_names) set to the model's.",
     )
 
 

@@ -96,21 +96,19 @@ def _picture(run: ComparedRun, png: bytes) -> dict[str, str]:
     return {"method": run.method, "path": str(run.path), "claim": claim, "png": _base64(png)}
 
 
-def score_cell(run: ComparedRun, column: str) -> dict[str, Any] | None:
-    """Value, spread and privacy of one metric; None where the run was not measured so."""
+def score_cell(run: ComparedRun, column: str) -> list[dict[str, Any]]:
+    """Value, spread and privacy of one metric, of each purchase where it was bought; nothing where it is not known."""
     for score in run.scores:
         if column_name(score) == column:
             spread = "" if score.sd is None else f"± {value_text(score.sd, score.metric)}"
-            return {
-                "value": value_text(score.mean, score.metric),
-                "spread": spread,
-                "n": score.n,
-                "private": score.touched_private_data,
-            }
-    if (bought := noisy_columns(run.noisy).get(column)) is None:
-        return None
-    value, spread = noisy_text(bought[0])
-    return {"value": value, "spread": spread, "n": bought[1], "private": False}
+            value = value_text(score.mean, score.metric)
+            return [_measured(value, spread, score.n, private=score.touched_private_data)]
+    bought = noisy_columns(run.noisy).get(column, [])
+    return [_measured(*noisy_text(one), seeds, purchase=name) for one, seeds, name in bought]
+
+
+def _measured(value: str, spread: str, n: int, *, private: bool = False, purchase: str = "") -> dict[str, Any]:
+    return {"value": value, "spread": spread, "n": n, "private": private, "purchase": purchase}
 
 
 def cost_text(run: ComparedRun) -> str:

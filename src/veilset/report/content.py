@@ -10,13 +10,12 @@ from typing import Any
 from veilset.card import in_words, plain_words
 from veilset.data.spec import ImageSpec
 from veilset.evaluate.scores import Score
-from veilset.privacy.accounting import price
 from veilset.privacy.claim import Claim, shown
 from veilset.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, ShardTouched
 from veilset.privacy.ledger import LedgerRecord
 from veilset.report.charts import attack_curve
 from veilset.report.scores import noisy_text, score_content
-from veilset.score_release import NoisyScores, told_by_scores
+from veilset.score_release import NoisyScores, together, told_by_scores
 from veilset.wording import WEAK_ABOVE
 
 ROWS_SHOWN = 20
@@ -92,16 +91,6 @@ def _noisy_row(scores: NoisyScores) -> dict[str, Any]:
         "stamps": list(claim.stamps),
         "assumptions": list(claim.assumptions),
     }
-
-
-def together(purchases: Sequence[NoisyScores]) -> str:
-    """The epsilon of several purchases from one test set; nothing where there are not several, or not comparable."""
-    records = [scores.privacy.record for scores in purchases]
-    if len(records) < 2 or len({(one.delta, one.adjacency, one.unit) for one in records}) > 1:
-        return ""
-    first = records[0]
-    cost = price(Composed(tuple(one.spent for one in records)), first.delta, first.adjacency)
-    return f"epsilon {shown(cost.epsilon)} at delta {first.delta:g}"
 
 
 def headlines(claim: Claim) -> list[Headline]:

@@ -101,13 +101,15 @@ def noisy_text(score: Accuracy) -> tuple[str, str]:
     return f"{value} ({score.note})" if score.note else value, f"± {100 * score.standard_error:.3g} points"
 
 
-def noisy_columns(purchases: Sequence[NoisyScores]) -> dict[str, tuple[Accuracy, int]]:
-    """Accuracies that were bought and their numbers of seeds, by the column they may stand in. None is left out: the
-    better of two purchases would be chosen by looking."""
-    columns: dict[str, tuple[Accuracy, int]] = {}
+def noisy_columns(purchases: Sequence[NoisyScores]) -> dict[str, list[tuple[Accuracy, int, str]]]:
+    """Accuracies that were bought, with their number of seeds and, of several purchases, the name of theirs, by the
+    column they may stand in. None is left out: the better of two purchases would be chosen by looking."""
+    columns: dict[str, list[tuple[Accuracy, int, str]]] = {}
     for number, bought in enumerate(purchases, start=1):
-        notes = ", ".join(filter(None, ("noisy", bought.preset, f"purchase {number}" if number > 1 else "")))
-        columns |= {f"{one.metric} ({notes})": (one, len(bought.seeds)) for one in bought.accuracies}
+        notes = ", ".join(filter(None, ("noisy", bought.preset)))
+        name = f"purchase {number}" if len(purchases) > 1 else ""
+        for one in bought.accuracies:
+            columns.setdefault(f"{one.metric} ({notes})", []).append((one, len(bought.seeds), name))
     return columns
 
 

@@ -47,7 +47,7 @@ def owner_content(run: RunFolder, scores: Sequence[Score]) -> OwnerContent:
         plan_warnings=list(plan.warnings) if plan is not None else [],
         data_warnings=_distinct(text for line in lines for text in _texts(line.get("warnings"))),
         score_warnings=_score_warnings(scores),
-        seconds=_seconds(lines, scores),
+        seconds=_seconds(logged, scores),
         history=history_figure(read_log(run.vault / HISTORY)[0], logged),
         log=[_log_row(line) for line in lines[-LOG_LINES:]],
         log_hidden=max(0, len(lines) - LOG_LINES) + unreadable,
@@ -134,14 +134,9 @@ def _clock(seconds: Any) -> str:
 
 
 def _seconds(lines: Sequence[dict[str, Any]], scores: Sequence[Score]) -> list[list[str]]:
-    logged = [(str(line.get("event", "")), line.get("seconds")) for line in lines]
     scored = [(score.metric, score.details.get("seconds")) for score in scores]
-    names = {"finished": "training"}
-    return [
-        [names.get(name, name), time_taken(value)]
-        for name, value in (*logged, *scored)
-        if isinstance(value, int | float)
-    ]
+    timed = [("training", training_cost(lines)[0]), *scored]
+    return [[name, time_taken(value)] for name, value in timed if isinstance(value, int | float)]
 
 
 def _score_warnings(scores: Sequence[Score]) -> list[str]:
