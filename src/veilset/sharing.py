@@ -35,6 +35,7 @@ from veilset.privacy.claim import (
     renyi_of_parts,
 )
 from veilset.privacy.events import steps
+from veilset.privacy.ledger import LedgerRecord
 from veilset.run import BEFORE_BUDGET, UNTRACKED
 from veilset.score_release import ASSUMPTIONS, NOISY_SCORES, NoisyScores, names_a_benchmark, read_noisy_scores, together
 from veilset.sketch_file import FILE
@@ -97,10 +98,19 @@ def _opened(path: Path, files: dict[str, bytes]) -> Opened:
 def _check_terms(claim: Claim, parts: Parts) -> None:
     record = common_terms(parts)
     private = all(one.private for part in parts for one in part)
-    if any(not one.resumed and one.charged != steps(one.planned) for part in parts for one in part):
+    if not all(_whole(one, private) for part in parts for one in part):
         raise ArtifactError("a ledger with all releases of its plan", "fewer", "Do not trust this release.")
     if _terms(claim) != (record.delta, record.adjacency, record.unit) or (claim.epsilon is None) == private:
         raise ArtifactError("a claim about its own ledger", claim.summary, "Do not trust this release.")
+
+
+def _whole(record: LedgerRecord, private: bool) -> bool:
+    """Whether there are all releases of the plan or, after a crash, some of each kind: a run may end early, but what it
+    began with, such as a sketch before many steps, was released."""
+    planned = steps(record.planned)
+    if not record.resumed:
+        return record.charged == planned
+    return not private or planned.keys() <= record.charged.keys()
 
 
 def _repriced(claim: Claim, parts: Parts, *, second: bool = True) -> tuple[Price, float | None]:
@@ -211,12 +221,13 @@ def _published(config: dict[str, Any], opened: Opened) -> Published | None:
         spec=opened.spec, declared_size=config["declared_size"], adjacency=claim.adjacency, unit=claim.unit,
         rows_per_user=config["rows_per_user"],
     )  # fmt: skip
-    terms = (make_config(method, config["config"]), facts, float(config["noise_multiplier"]))
+    published = config["accounting"] == "published"
+    terms = (make_config(method, config["config"], published=published), facts, float(config["noise_multiplier"]))
     if method.events(*terms) != opened.privacy.record.planned:
         raise ConfigError("the releases these settings stand for", "others in its ledger", "Do not trust this release.")
     if claim.epsilon is not None and (reason := method.unproven(terms[0])) is not None:
         raise ArtifactError("no epsilon for settings without a proof", reason, "Do not trust this release.")
-    return method.published_claim(*terms, claim.delta) if config["accounting"] == "published" else None
+    return method.published_claim(*terms, claim.delta) if published else None
 
 
 def export(path: Path, out: Path) -> dict[str, Any]:

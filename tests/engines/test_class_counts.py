@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from contract.cases import make_images
 from contract.sensitivity import RecordingDoor, SameCoins, nulled, violations
 from hypothesis import given, settings
@@ -112,7 +111,7 @@ def test_any_row_with_its_count_is_within_the_bound_that_is_charged(
     rows: list[list[float]], clip: float, share: float
 ) -> None:
     labels = torch.arange(len(rows)) % 4
-    bounded = with_total(clip_rows(torch.tensor(rows), clip, dtype=torch.float32), share * clip, F.one_hot(labels, 4))
+    bounded = with_total(clip_rows(torch.tensor(rows), clip, dtype=torch.float32), share * clip, labels, 4)
     assert bounded.bound == math.hypot(clip, share * clip)
     assert float(bounded.grid_rows.double().norm(dim=1).max()) <= 1 / GRID
     counts = bounded.grid_rows[:, 3:] * bounded.grid_step
@@ -125,7 +124,7 @@ def test_a_record_has_the_same_row_and_count_at_every_place(shift: int) -> None:
     rows = torch.randn(8, 3001, generator=named_generator(0, "rows"))
     labels = torch.arange(8) % 3
     straight, moved = (
-        with_total(clip_rows(some, 0.1, dtype=torch.float32), 0.015, F.one_hot(theirs, 3)).grid_rows
+        with_total(clip_rows(some, 0.1, dtype=torch.float32), 0.015, theirs, 3).grid_rows
         for some, theirs in ((rows, labels), (rows.roll(shift, 0), labels.roll(shift, 0)))
     )
     assert torch.equal(moved, straight.roll(shift, 0))

@@ -118,16 +118,15 @@ def test_a_total_counts_present_rows_only() -> None:
 
 def test_totals_of_several_places_count_present_rows_where_each_belongs() -> None:
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4], [1.0, 0.0]])
-    places = torch.nn.functional.one_hot(torch.tensor([2, 1, 0, 2]), 3)
-    total = sum_rows(with_total(clip_rows(rows, 1.0), 0.5, places))
+    total = sum_rows(with_total(clip_rows(rows, 1.0), 0.5, torch.tensor([2, 1, 0, 2]), 3))
     assert total.bound == math.hypot(1.0, 0.5)
     assert total.grid_total is not None
     assert (total.grid_total[0, 2:] * total.grid_step).tolist() == pytest.approx([0.5, 0.0, 1.0], abs=1e-5)
 
 
-def test_a_row_that_would_be_counted_twice_is_refused() -> None:
-    with pytest.raises(NotBounded):
-        with_total(clip_rows(torch.ones(1, 2), 1.0), 0.5, torch.ones(1, 3))
+def test_a_row_without_a_place_among_the_totals_is_refused() -> None:
+    with pytest.raises(IndexError):
+        with_total(clip_rows(torch.ones(1, 2), 1.0), 0.5, torch.tensor([3]), 3)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, math.inf])

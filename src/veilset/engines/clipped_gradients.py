@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from veilset.data.spec import ImageSet, to_unit_range
@@ -201,7 +200,7 @@ class ClippedGradients:
             for some, theirs in zip(rows.split(at_once), labels.split(at_once), strict=True):
                 bounded = clip_rows(some, clip_norm or self.terms.clip_norm, dtype=torch.float32)
                 if weight := self.terms.total_weight:
-                    bounded = with_total(bounded, weight, None if by_class else F.one_hot(theirs, self.num_classes))
+                    bounded = with_total(bounded, weight, None if by_class else theirs, self.num_classes)
                 total.add(bounded, theirs if by_class else torch.zeros_like(theirs))
         return total
 

@@ -54,6 +54,8 @@ class Forecast:
     megabytes: float
     released: str
     """One sentence: what leaves the vault, how often, and why its bound holds."""
+    later_signal_to_noise: float | None = None
+    """Of what follows a first stage, where there is one that may teach enough by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from veilset.data.spec import Images, ImageSpec
 from veilset.engines.checkpointing import keep, last_step, left_out, restore, steps_between
 from veilset.engines.clipped_gradients import ASSUMPTIONS, GradientTerms, check_width
-from veilset.engines.contexts import FitContext, Forecast, PublicFacts
+from veilset.engines.contexts import FitContext, PublicFacts
 from veilset.engines.gradient_matching import FreePixels, Standard
 from veilset.engines.option_checks import at_least_one, option, positive, two_classes
 from veilset.engines.per_sample_gradients import Forward, Losses, cross_entropies
 from veilset.engines.published_accounting import calibrate_sampled_gaussian, sampled_gaussian_epsilon
-from veilset.engines.sketch_first import SketchFirst, forecast_then, sketch_then
-from veilset.engines.sketch_rounds import sketched
+from veilset.engines.sketch_first import BeginsWithSketch, SketchFirst, mu_squared_of_samples
 from veilset.errors import ConfigError
 from veilset.nets.image_sets import FixedImages, labels_of
 from veilset.privacy.bounds import Adjacency
@@ -85,7 +84,7 @@ class SampledReleases:
         return Repeated(self.releases(config, facts), release)
 
     def reserve(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return NOTHING  # a resumed run leaves out its last steps instead
+        return NOTHING  # a resumed run leaves out its last steps instead; a sketch is on disk moments after its charge
 
     def steps_to_go(
         self, config: Any, context: FitContext, doing: str, most: int, name: str, *kept: Any
@@ -117,38 +116,22 @@ class SampledReleases:
         return Published(epsilon, "conservative", self.published_source)
 
 
-class SampledSet(SampledReleases):
+class SampledSet(BeginsWithSketch, SampledReleases):
     """A method but for its name, its settings, its forecast and its fit."""
 
     published_construction: ClassVar[Mapping[str, Any]] = {"sketch": "none"}
 
-    def assumed(self, config: SetSettings) -> tuple[str, ...]:
-        return config.sketch_assumed
-
     def events(self, config: SetSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        steps = super().events(config, facts, noise_multiplier)
-        if not config.begins_with_sketch:
-            return steps
-        return sketch_then(config.first_sketch(), self._sketch_noise(config, facts, noise_multiplier), steps)
+        return self._sketch_then(config, facts, noise_multiplier, super().events(config, facts, noise_multiplier))
 
-    def _sketch_noise(self, config: SetSettings, facts: PublicFacts, noise_multiplier: float) -> float:
-        return config.sketch_noise(noise_multiplier, config.releases, self.terms(config, facts).rate)
-
-    def _after_sketch(
-        self, config: SetSettings, facts: PublicFacts, noise_multiplier: float, forecast: Forecast
-    ) -> Forecast:
-        """The forecast of a fit, from that of its steps."""
-        if not config.begins_with_sketch:
-            return forecast
-        noise = self._sketch_noise(config, facts, noise_multiplier)
-        return forecast_then(config.first_sketch(), facts, noise, forecast)
+    def later_mu_squared(self, config: SetSettings, facts: PublicFacts, noise_multiplier: float) -> float:
+        return mu_squared_of_samples(config.releases, noise_multiplier, self.terms(config, facts).rate)
 
     def _begin(self, config: SetSettings, images: Images, context: FitContext, made: FreePixels) -> None:
         """With samples of a sketch in the place of noise, where there is to be one."""
         if not config.begins_with_sketch:
             return
-        noise = self._sketch_noise(config, context.facts, context.noise_multiplier)
-        generator = sketched(config.first_sketch(), images, context, noise)
+        generator = self._sketched(config, images, context)
         labels = labels_of(context.facts.spec, config.images_per_class, context.device)
         with torch.no_grad():
             made.begin_with(generator.sample(labels, context.generator(f"{self.name} first images")))

@@ -21,8 +21,8 @@ from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.critic_training import CriticStack
 from veilset.engines.published_accounting import calibrate_wbk, wbk_epsilon
 from veilset.engines.shard_batches import ImageShards
-from veilset.engines.sketch_first import forecast_then, sketch_then
-from veilset.engines.sketch_rounds import generator_of, sketched
+from veilset.engines.sketch_first import BeginsWithSketch
+from veilset.engines.sketch_rounds import generator_of
 from veilset.engines.teaching import InTurn, Lesson, Teachers, Together, Watch, teach
 from veilset.engines.teaching_settings import PAPER, TeachingSettings
 from veilset.engines.warm_start import warm_start
@@ -50,7 +50,7 @@ EACH_NORM = "gradient norm of an image"
 """In the owner's history: every length of such a step, before clipping."""
 
 
-class ShardTaught:
+class ShardTaught(BeginsWithSketch):
     """A method but for its name, its settings and its teachers."""
 
     name: ClassVar[str]
@@ -63,24 +63,22 @@ class ShardTaught:
     # shard as well, at the same price; one that is replaced by another may change two.
     published_adjacency: ClassVar[Adjacency] = Adjacency.ADD_REMOVE
     published_defaults: ClassVar[Mapping[str, Any]] = PAPER
-    published_construction: ClassVar[Mapping[str, Any]] = {"teachers": "in-turn"}
+    published_construction: ClassVar[Mapping[str, Any]] = {"teachers": "in-turn", "sketch": "none"}
 
     def events(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        steps = Repeated(config.steps, _step(config, noise_multiplier))
-        if not config.begins_with_sketch:
-            return steps
-        if facts.unit is Unit.USER:
+        if config.begins_with_sketch and facts.unit is Unit.USER:
             raise ConfigError(
                 "records as the unit where a sketch comes first", "users",
                 "Drop --sketch: it would count a user by a declared number of images, where critics have all of them.",
             )  # fmt: skip
-        return sketch_then(config.sketch_config, config.sketch_noise(noise_multiplier, config.steps), steps)
+        steps = Repeated(config.steps, _step(config, noise_multiplier))
+        return self._sketch_then(config, facts, noise_multiplier, steps)
 
-    def assumed(self, config: TeachingSettings) -> tuple[str, ...]:
-        return config.sketch_assumed
+    def later_mu_squared(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> float:
+        return config.steps / noise_multiplier**2
 
     def reserve(self, config: TeachingSettings, facts: PublicFacts, noise_multiplier: float) -> Event:
-        return NOTHING  # after a crash training ends a little earlier
+        return NOTHING  # after a crash training ends a little earlier; a sketch is on disk moments after its charge
 
     def published_noise(self, config: TeachingSettings, facts: PublicFacts, epsilon: float, delta: float) -> float:
         rows = config.images_per_step
@@ -111,10 +109,7 @@ class ShardTaught:
             + 1e-6 * config.bytes_of_pool(spec),
             released=_sentence(config, facts, numbers),
         )
-        if not config.begins_with_sketch:
-            return teaching
-        noise = config.sketch_noise(noise_multiplier, config.steps)
-        return forecast_then(config.sketch_config, facts, noise, teaching)
+        return self._forecast_then(config, facts, noise_multiplier, teaching)
 
     def cautions(self, config: TeachingSettings, facts: PublicFacts) -> tuple[str, ...]:
         each = facts.declared_size / config.shards
@@ -145,6 +140,7 @@ class ShardTaught:
     def fit(self, config: TeachingSettings, images: Images, context: FitContext) -> nn.Module:
         assert isinstance(images, ImageSet)
         spec = images.spec
+        generator = self._first_generator(config, images, context)
         shard_of = assign_shards(images, config.shards, context.shard_key, context.facts.unit)
         shards = ImageShards(images, shard_of, config.shards, seed=context.seed, device=context.device)
         critics = CriticStack(
@@ -152,11 +148,6 @@ class ShardTaught:
             rate=config.critic_rate,
         )  # fmt: skip
         teachers = self.teachers(config, critics)
-        generator = self.build(config, spec).to(context.device)
-        initialise(generator, context.generator(f"{self.name} weights"))
-        if config.begins_with_sketch:
-            noise = config.sketch_noise(context.noise_multiplier, config.steps)
-            generator.load_state_dict(sketched(config.sketch_config, images, context, noise).state_dict())
         draws = context.generator(f"{self.name} latents")
         if isinstance(generator, SpectralGenerator):
             _warm_start(config, critics, context.generator(f"{self.name} local generators"), context)
@@ -169,6 +160,16 @@ class ShardTaught:
             last_after=lambda done: last_step(context.door.ledger, event, done=done, planned=config.steps),
             progress=lambda done, last: context.progress(left_out(DOING, last, config.steps), done, last),
         )  # fmt: skip
+        return generator
+
+    def _first_generator(
+        self, config: TeachingSettings, images: Images, context: FitContext
+    ) -> UpsamplingGenerator | SpectralGenerator:
+        """What critics begin to teach."""
+        if config.begins_with_sketch:
+            return self._sketched(config, images, context)
+        generator = self.build(config, images.spec).to(context.device)
+        initialise(generator, context.generator(f"{self.name} weights"))
         return generator
 
     def sample(self, model: nn.Module, labels: Tensor, generator: torch.Generator) -> Tensor:

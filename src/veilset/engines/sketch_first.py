@@ -1,17 +1,23 @@
-"""Methods that can begin with a sketch: its settings, its share of the budget and its price, on the method's ledger."""
+"""Methods that can begin with a sketch, on their own ledger: its settings, its share of the budget, the first stage."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from veilset.engines.contexts import Forecast, PublicFacts
+from veilset.data.spec import Images
+from veilset.engines.contexts import FitContext, Forecast, PublicFacts
 from veilset.engines.option_checks import option
 from veilset.engines.sketch_costs import forecast_of_sketch
+from veilset.engines.sketch_rounds import sketched
 from veilset.engines.sketch_settings import NETWORKS_ASSUMED, PRESETS, SketchConfig
 from veilset.errors import ConfigError
+from veilset.nets.generators import UpsamplingGenerator
 from veilset.privacy.events import Composed, Event
+
+LARGEST_EXPONENT = 6.0
+"""With less noise than that, the share of a sketch is smaller than asked for; the price is exact whatever it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +28,11 @@ class SketchFirst:
     sketch_share: float = option(0.5, "of the budget, for that sketch")
 
     def __post_init__(self) -> None:
-        if self.sketch not in ("none", *PRESETS) or not 0 < self.sketch_share < 1:
-            expected = f"sketch none, {', '.join(PRESETS)} and a sketch_share between 0 and 1"
-            raise ConfigError(expected, f"{self.sketch!r} and {self.sketch_share:g}", "Correct the options.")
+        if self.sketch not in ("none", *PRESETS):
+            found, names = f"{self.sketch!r}", ", ".join(PRESETS)
+            raise ConfigError(f"sketch none, or one of the presets {names}", found, "Use for example --sketch fast.")
+        if not 0 < self.sketch_share < 1:
+            raise ConfigError("a sketch_share between 0 and 1", f"{self.sketch_share:g}", "Correct the option.")
         if not self.begins_with_sketch and self.sketch_share != type(self).sketch_share:
             raise ConfigError("a sketch beside its share", "sketch none", "Give --sketch too, or drop --sketch-share.")
 
@@ -32,30 +40,59 @@ class SketchFirst:
     def begins_with_sketch(self) -> bool:
         return self.sketch != "none"
 
-    def first_sketch(self, **settings: Any) -> SketchConfig:
-        """Of that preset, with the settings of a generator that what follows goes on with."""
-        return SketchConfig(**{**PRESETS[self.sketch], "preset": self.sketch, "kinds": 1, **settings})
-
-    def sketch_noise(self, noise_multiplier: float, releases: int, rate: float = 1.0) -> float:
-        """Of the sketch, beside so many releases of this noise multiplier z on samples of that rate q.
-
-        Those cost about mu^2 = releases x (q / z)^2, and exactly that where q is 1.
-        """
-        return noise_multiplier / rate * math.sqrt((1 / self.sketch_share - 1) / releases)
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """Of the sketch, where what follows decides on them."""
+        return {}
 
     @property
-    def sketch_assumed(self) -> tuple[str, ...]:
-        return (NETWORKS_ASSUMED,) if self.begins_with_sketch else ()
+    def sketch_config(self) -> SketchConfig:
+        return SketchConfig(**{**PRESETS[self.sketch], "preset": self.sketch, "kinds": 1, **self.own_settings})
+
+    def sketch_noise(self, mu_squared: float) -> float:
+        """The noise multiplier of the sketch, beside later releases that come to this mu^2."""
+        return math.sqrt((1 / self.sketch_share - 1) / mu_squared)
 
 
-def sketch_then(sketch: SketchConfig, noise_multiplier: float, later: Event) -> Event:
-    return Composed((*sketch.events(noise_multiplier), later))
+def mu_squared_of_samples(releases: int, noise_multiplier: float, rate: float) -> float:
+    """What many releases on Poisson samples come to, about: their central limit (Bu et al. 2020)."""
+    return releases * rate**2 * math.expm1(min(noise_multiplier**-2, LARGEST_EXPONENT))
 
 
-def forecast_then(sketch: SketchConfig, facts: PublicFacts, noise_multiplier: float, later: Forecast) -> Forecast:
-    """Of a sketch and of what follows; the clearer of the two says what can be learned."""
-    first = forecast_of_sketch(sketch, facts, noise_multiplier)
-    return Forecast(
-        signal_to_noise=max(first.signal_to_noise, later.signal_to_noise), seconds=first.seconds + later.seconds,
-        megabytes=max(first.megabytes, later.megabytes), released=f"{first.released}; then {later.released}",
-    )  # fmt: skip
+class BeginsWithSketch:
+    """What a method does about it. Without a sketch, everything is as what follows has it."""
+
+    def later_mu_squared(self, config: Any, facts: PublicFacts, noise_multiplier: float) -> float:
+        """Of all releases after the sketch: by it the share of the sketch is one."""
+        raise NotImplementedError
+
+    def assumed(self, config: SketchFirst) -> tuple[str, ...]:
+        return (f"of the sketch that came first: {NETWORKS_ASSUMED}",) if config.begins_with_sketch else ()
+
+    def _sketch_then(self, config: SketchFirst, facts: PublicFacts, noise_multiplier: float, later: Event) -> Event:
+        if not config.begins_with_sketch:
+            return later
+        noise = config.sketch_noise(self.later_mu_squared(config, facts, noise_multiplier))
+        return Composed((*config.sketch_config.events(noise), later))
+
+    def _forecast_then(
+        self, config: SketchFirst, facts: PublicFacts, noise_multiplier: float, later: Forecast
+    ) -> Forecast:
+        """Of both stages; the clearer one says what can be learned."""
+        if not config.begins_with_sketch:
+            return later
+        noise = config.sketch_noise(self.later_mu_squared(config, facts, noise_multiplier))
+        first = forecast_of_sketch(config.sketch_config, facts, noise)
+        return replace(
+            first,
+            signal_to_noise=max(first.signal_to_noise, later.signal_to_noise),
+            later_signal_to_noise=later.signal_to_noise,
+            seconds=first.seconds + later.seconds,
+            megabytes=max(first.megabytes, later.megabytes),
+            released=f"{first.released}; then {later.released}",
+        )
+
+    def _sketched(self, config: SketchFirst, images: Images, context: FitContext) -> UpsamplingGenerator:
+        """The first stage."""
+        noise = config.sketch_noise(self.later_mu_squared(config, context.facts, context.noise_multiplier))
+        return sketched(config.sketch_config, images, context, noise)

@@ -26,7 +26,6 @@ from veilset.nets.measurement import Measurement
 from veilset.nets.mixed_features import MixedBank
 from veilset.nets.tone_bank import ToneBank
 from veilset.privacy.bounds import Bounded, normalise_rows, with_total
-from veilset.privacy.noise import NoNoise
 from veilset.randomness import initialise, named_generator
 from veilset.sketch_file import Round, network_shapes, row_bound
 
@@ -45,7 +44,7 @@ def sketched(config: SketchConfig, images: Images, context: FitContext, noise_mu
     generator = None
     multipliers = config.multipliers(noise_multiplier)
     noises = [multiplier * context.facts.sensitivity(row_bound(config.total_weight)) for multiplier in multipliers]
-    evening = None if isinstance(context.door.noise, NoNoise) else context.generator
+    evening = context.generator if context.noise_drawn else None
     for number, multiplier in enumerate(multipliers):
         if generator is None:
             bank = config.layout.random_bank(context.facts.spec)

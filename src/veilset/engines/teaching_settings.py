@@ -12,7 +12,6 @@ from veilset.engines.checkpointing import steps_between
 from veilset.engines.critic_memory import bytes_kept, spare_bytes
 from veilset.engines.option_checks import at_least_one, option
 from veilset.engines.sketch_first import SketchFirst
-from veilset.engines.sketch_settings import SketchConfig
 from veilset.engines.teaching import POOL_AT_ONCE, Effort
 from veilset.errors import ConfigError
 from veilset.nets.critics import Critics, conv_critics, dense_critics
@@ -103,9 +102,9 @@ class TeachingSettings(SketchFirst):
         return spec.channels * min(self.frequencies, spec.height) * min(self.frequencies, spec.width)
 
     @property
-    def sketch_config(self) -> SketchConfig:
+    def own_settings(self) -> dict[str, Any]:
         """Of the generator that critics then teach."""
-        return self.first_sketch(jitter=self.jitter, latent_size=self.latent_size, channels=self.channels)
+        return {"jitter": self.jitter, "latent_size": self.latent_size, "channels": self.channels}
 
     @property
     def effort(self) -> Effort:

@@ -89,7 +89,7 @@ class Ndpdc(SampledSet, Synthesizer):
         layers = 9 * config.width * (spec.channels + config.width * 5 / 16)
         # Features of a class agree by about one half; what is matched is a sum over all releases.
         signal = config.group * config.clip_norm / 2 * math.sqrt(config.steps)
-        steps = Forecast(
+        of_steps = Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
             # Whole batches, of which no image needs a gradient of its own, go through at four times that speed.
             seconds=10 + config.steps * images * 2 * layers * pixels / (4 * CPU_SPEED),
@@ -97,7 +97,7 @@ class Ndpdc(SampledSet, Synthesizer):
             released=f"{config.steps:,} times, for each class, a noisy sum of {numbers:,} bounded features and a count "
             f"over secret samples; {facts.change} moves it by at most {shown(sensitivity)}",
         )
-        return self._after_sketch(config, facts, noise_multiplier, steps)
+        return self._forecast_then(config, facts, noise_multiplier, of_steps)
 
     def fit(self, config: NdpdcConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)

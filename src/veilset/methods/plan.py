@@ -78,7 +78,8 @@ class Plan:
             fields.update(planned=from_json(fields["planned"]), reserve=from_json(fields["reserve"]))
             fields["published"] = None if fields["published"] is None else Published(**fields["published"])
             fields.update(forecast=Forecast(**fields["forecast"]), warnings=tuple(fields["warnings"]))
-            make_config(get_mechanism(fields["method"]), fields["config"])
+            published = fields["accounting"] == "published"
+            make_config(get_mechanism(fields["method"]), fields["config"], published=published)
             return cls(**fields)
 
     def dumps(self) -> bytes:
@@ -257,5 +258,11 @@ def _warnings(
         warnings.append(
             f"the noise is about {1 / forecast.signal_to_noise:.0f} times the signal of a class: expect little. More "
             "images of a class or a larger epsilon help."
+        )
+    later = forecast.later_signal_to_noise
+    if later is not None and later < HOPELESS and accounting != "none":
+        warnings.append(
+            f"after the sketch, the noise is about {1 / later:.0f} times the signal: expect no more than the sketch "
+            "gives. Use --method sketch, or a --sketch-share nearer to 1."
         )
     return tuple(warnings)

@@ -74,7 +74,9 @@ class PsgConfig(SetSettings):
                 raise ConfigError(f"{name} of at least 0", f"{getattr(self, name)}", "0 stands for the paper's.")
         positive(self, "network_rate", "prior_rate")
         if self.prior and self.begins_with_sketch:
-            raise ConfigError("a sketch or a prior", "both", "Drop --prior: its generator is another than a sketch's.")
+            raise ConfigError(
+                "a sketch or a prior", "both", "Drop either: the generator of a prior is another than a sketch's."
+            )
         if not (self.count_weight == 0 or 1e-3 <= self.count_weight <= 10):
             raise ConfigError("a count_weight from 0.001 to 10, or 0", f"{self.count_weight}", "Correct the option.")
 
@@ -124,14 +126,14 @@ class Psg(SampledSet, Synthesizer):
         passes = 3 * config.expected_batch + 9 * images + 3 * images * epochs / config.steps * (rounds - 1) / rounds
         # All images are moved in one step, whose second derivatives keep about twenty maps of each layer.
         maps = 20 * 4 * images * config.width * spec.height * spec.width * 21 // 16
-        steps = Forecast(
+        of_steps = Forecast(
             signal_to_noise=signal / (noise_multiplier * sensitivity * math.sqrt(numbers)),
             seconds=10 + config.releases * (passes * 2 * multiplications(config.width, spec) / CPU_SPEED),
             megabytes=(facts.declared_size * spec.num_values + 100 * numbers + maps) / 1e6 + 400,
             released=f"{config.releases:,} noisy mean gradients of {numbers:,} weights{counts} over secret samples of "
             f"about {config.expected_batch} images; {facts.change} moves a sum by at most {shown(sensitivity)}",
         )
-        return self._after_sketch(config, facts, noise_multiplier, steps)
+        return self._forecast_then(config, facts, noise_multiplier, of_steps)
 
     def fit(self, config: PsgConfig, images: Images, context: FitContext) -> FixedImages:
         assert isinstance(images, ImageSet)

@@ -119,18 +119,18 @@ def _on_grid(steps: Tensor, bound: float, nonnegative: bool) -> Bounded:
     return Bounded(grid_rows, bound, nonnegative, _MADE_HERE)
 
 
-def with_total(rows: Bounded, weight: float, places: Tensor | None = None) -> Bounded:
-    """Appends one coordinate of value `weight` to every non-zero row, so that sums carry their own record count; with
-    `places`, (n, k) of zeros and one 1 in each row (more are refused), k coordinates: a count for each place.
-    Guarantee: the new bound is sqrt(bound^2 + weight^2). Summed with noise, that coordinate is a private total:
+def with_total(rows: Bounded, weight: float, places: Tensor | None = None, num_places: int = 1) -> Bounded:
+    """Appends to every non-zero row the value `weight`, alone or at its place among zeros: a record count of sums.
+
+    Guarantee: the new bound is sqrt(bound^2 + weight^2). Summed with noise, such coordinates are private totals:
       nothing has to be divided by an exact record count, which is private under add/remove.
     """
     if not 0 < weight <= 1e100:
         raise ConfigError("a total weight above 0", f"{weight}", "Leave the total out instead.")
     bound = math.hypot(rows.bound, weight)
     values = rows.grid_rows.flatten(1).to(torch.float64) * rows.grid_step
-    marks = weight * (1.0 if places is None else places.to(torch.float64))
-    present = (rows.grid_rows.flatten(1) != 0).any(dim=1, keepdim=True) * marks
+    marks = values.new_ones(1, 1) if places is None else torch.eye(num_places).to(values)[places]
+    present = (rows.grid_rows.flatten(1) != 0).any(dim=1, keepdim=True) * marks * weight
     return _on_grid(torch.cat([values, present], dim=1) / (bound * GRID) * SLACK, bound, rows.nonnegative)
 
 
