@@ -16,6 +16,8 @@ from contract.sensitivity import Pair, neighbours, nulled, run_world, violations
 from torch import Tensor
 
 import veilset
+from veilset.artifact import Privacy, privacy_bytes, update_manifest
+from veilset.card import model_card
 from veilset.data.spec import ImageSet
 from veilset.engines import (
     sampled_sets,
@@ -33,8 +35,10 @@ from veilset.nets.generators import UpsamplingGenerator
 from veilset.nets.image_sets import labels_of
 from veilset.privacy.accounting import price
 from veilset.privacy.bounds import Adjacency, GroupedSum, Unit
+from veilset.privacy.claim import Claim
 from veilset.privacy.events import Composed, Gaussian, Repeated, steps
 from veilset.privacy.gaussian import gaussian_mu
+from veilset.privacy.ledger import ChainedFile, LedgerRecord, read_chain
 from veilset.privacy.noise import SeededNoise
 from veilset.privacy.release import Door
 from veilset.randomness import named_generator
@@ -307,3 +311,50 @@ def test_a_run_killed_between_a_charge_of_the_sketch_and_its_checkpoint_releases
         resume(images, tmp_path / "run")
     assert len(made) == release
     assert not (tmp_path / "run" / "release").exists()
+
+
+def stated_anew(run: Path, config: dict[str, Any], claim: Claim, lines: list[str]) -> Path:
+    """A release with hashes and card of its own, as a forger would write it."""
+    release = run / "release"
+    (release / "config.json").write_text(json.dumps(config))
+    (release / "privacy.json").write_bytes(privacy_bytes(Privacy.of_run(claim, lines)))
+    (release / "README.md").write_text(model_card(config, claim))
+    update_manifest(release)
+    return release
+
+
+@pytest.mark.parametrize("method", SETS)
+def test_a_release_with_a_sketch_cannot_be_stated_as_the_papers(method: str, tmp_path: Path) -> None:
+    """The paper's formula prices the steps: beside a sketch of nearly all of the budget it gives a tenth."""
+    images, run = make_images(), tmp_path / "run"
+    plan = tiny_plan(images, method, sketch="fast", sketch_share=0.99)
+    claim = execute(images, plan, run).claim
+    settings = make_config(get_method(method), plan.config)
+    terms = (settings, plan.facts, plan.noise_multiplier, plan.delta)
+    published = get_method(method).published_claim(*terms)
+    assert published.epsilon < 1
+    config = json.loads((run / "release" / "config.json").read_text()) | {"accounting": "published"}
+    lines = json.loads((run / "release" / "privacy.json").read_text())["ledger"]
+    forged = stated_anew(run, config, replace(claim, published=published), lines)
+    with pytest.raises(VeilsetError, match="as in the paper"):
+        verify(forged)
+
+
+@pytest.mark.parametrize("method", ["gs-wgan", "psg"])
+def test_a_ledger_of_a_resumed_run_without_its_sketch_is_not_believed(method: str, tmp_path: Path) -> None:
+    images, run = make_images(), tmp_path / "run"
+    claim = execute(images, tiny_plan(images, method, sketch="fast", sketch_share=0.99), run).claim
+    config = json.loads((run / "release" / "config.json").read_text())
+    entries = read_chain(json.loads((run / "release" / "privacy.json").read_text())["ledger"])
+    sketch = [entry for entry in entries if entry.get("charge", {}).get("noise_multiplier", 1e9) < 5]
+    assert len(sketch) == 2
+    chain = ChainedFile(tmp_path / "ledger.jsonl", create=True)
+    for entry in [entries[0], {"resume": 1}, *(one for one in entries[1:] if one not in sketch)]:
+        chain.append(entry)
+    chain.unlock()
+    record = LedgerRecord(read_chain(chain.lines()))
+    cheap = Claim.from_parts([[record]], assumptions=claim.assumptions, published=None, stamps=claim.stamps)
+    assert cheap.epsilon is not None
+    assert cheap.epsilon < 1 < 4 < (claim.epsilon or 0)
+    with pytest.raises(VeilsetError, match="all releases of its plan"):
+        verify(stated_anew(run, config, cheap, chain.lines()))
