@@ -135,7 +135,7 @@ def test_real2gen_refuses_sets_that_do_not_fit_together():
         real2gen(toy("real", 10), toy("synthetic", 0), classifiers=("lda",))
     with pytest.raises(DataError, match="real images of every class"):
         real2gen(toy("real", 1), toy("synthetic", 10), classifiers=("lda",))
-    with pytest.raises(DataError, match="shape"):
+    with pytest.raises(DataError, match="like the other set's: 9x8 grey"):
         real2gen(toy("real", 10), toy("synthetic", 10, height=9), classifiers=("lda",))
 
 

@@ -148,7 +148,7 @@ def test_null_records_do_not_count():
 
 
 def test_sets_that_do_not_fit_together_are_refused():
-    with pytest.raises(DataError, match="shape"):
+    with pytest.raises(DataError, match="like the other set's: 9x8 grey"):
         light(make_images(height=9), make_images())
     with pytest.raises(DataError, match="classes"):
         light(make_images((4, 4)), make_images((4, 4, 4)))
