@@ -49,10 +49,6 @@ class SketchFirst:
     def sketch_config(self) -> SketchConfig:
         return SketchConfig(**{**PRESETS[self.sketch], "preset": self.sketch, "kinds": 1, **self.own_settings})
 
-    def sketch_noise(self, mu_squared: float) -> float:
-        """The noise multiplier of the sketch, beside later releases that come to this mu^2."""
-        return math.sqrt((1 / self.sketch_share - 1) / mu_squared)
-
 
 def mu_squared_of_samples(releases: int, noise_multiplier: float, rate: float) -> float:
     """What many releases on Poisson samples come to, about: their central limit (Bu et al. 2020)."""
@@ -69,10 +65,14 @@ class BeginsWithSketch:
     def assumed(self, config: SketchFirst) -> tuple[str, ...]:
         return (f"of the sketch that came first: {NETWORKS_ASSUMED}",) if config.begins_with_sketch else ()
 
+    def _sketch_noise(self, config: SketchFirst, facts: PublicFacts, noise_multiplier: float) -> float:
+        """The noise multiplier of the sketch, beside later releases of that one."""
+        return math.sqrt((1 / config.sketch_share - 1) / self.later_mu_squared(config, facts, noise_multiplier))
+
     def _sketch_then(self, config: SketchFirst, facts: PublicFacts, noise_multiplier: float, later: Event) -> Event:
         if not config.begins_with_sketch:
             return later
-        noise = config.sketch_noise(self.later_mu_squared(config, facts, noise_multiplier))
+        noise = self._sketch_noise(config, facts, noise_multiplier)
         return Composed((*config.sketch_config.events(noise), later))
 
     def _forecast_then(
@@ -81,7 +81,7 @@ class BeginsWithSketch:
         """Of both stages; the clearer one says what can be learned."""
         if not config.begins_with_sketch:
             return later
-        noise = config.sketch_noise(self.later_mu_squared(config, facts, noise_multiplier))
+        noise = self._sketch_noise(config, facts, noise_multiplier)
         first = forecast_of_sketch(config.sketch_config, facts, noise)
         return replace(
             first,
@@ -94,5 +94,5 @@ class BeginsWithSketch:
 
     def _sketched(self, config: SketchFirst, images: Images, context: FitContext) -> UpsamplingGenerator:
         """The first stage."""
-        noise = config.sketch_noise(self.later_mu_squared(config, context.facts, context.noise_multiplier))
+        noise = self._sketch_noise(config, context.facts, context.noise_multiplier)
         return sketched(config.sketch_config, images, context, noise)
